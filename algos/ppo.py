@@ -334,7 +334,8 @@ def rollout(args: Args, state: SimpleNamespace, live: bool = True) -> dict[str, 
             final_obs[n].append(actor.obs)
     arrays = dict(obs=obs, actions=actions, rewards=rewards, terminations=terminations, truncations=truncations)
     flat = {name: x.reshape(N * T, *x.shape[2:]) for name, x in arrays.items()}
-    return flat | dict(final_obs=np.reshape(sum(final_obs, []), (-1, obs.shape[-1])), episodes=episodes)
+    final_obs = np.array(sum(final_obs, []), np.float32).reshape(-1, obs.shape[-1])
+    return flat | dict(final_obs=final_obs, episodes=episodes)
 
 
 # Advantages ----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,75 @@
+"""What the tests share: the scripts as modules, a training state in memory, a run on disk."""
+
+import csv
+import dataclasses
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+os.environ["OMP_NUM_THREADS"] = "1"
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parent.parent
+ALGOS = sorted(path.stem for path in (ROOT / "algos").glob("*.py"))
+sys.path.append(str(Path(__file__).parent))  # for --env-id environments:...
+
+
+def load(algo):
+    """algos/<algo>.py as a module."""
+    if algo not in sys.modules:
+        spec = importlib.util.spec_from_file_location(algo, ROOT / "algos" / f"{algo}.py")
+        sys.modules[algo] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[algo])
+    torch.set_num_threads(1)
+    return sys.modules[algo]
+
+
+SMALL = dict(env_id="Hopper-v5", total_timesteps=768, num_steps=256, compile=False, num_minibatches=4, policy_epochs=2)
+
+
+def start(algo, **settings):
+    """Script, arguments (small and uncompiled unless told otherwise) and initial training state."""
+    script = load(algo)
+    names = {field.name for field in dataclasses.fields(script.Args)}
+    args = script.Args(**{k: v for k, v in (SMALL | settings).items() if k in names or k in settings})
+    return script, args, script.initial_state(args, script.make_actors(args))
+
+
+def iterate(script, args, state):
+    """One training iteration through the contract -> rollout, batch, next state, statistics."""
+    experience = script.rollout(args, state)
+    batch = script.advantages(args, state, experience)
+    return experience, batch, *script.update(args, state, batch)
+
+
+def checkpoints(folder):
+    return sorted(folder.glob("checkpoints/iter_*.pt"))
+
+
+def parameters(path):
+    """Network and optimizer tensors of a checkpoint, by name."""
+    checkpoint = torch.load(path, weights_only=True)
+    parts = ("policy", "value", "policy_optimizer", "value_optimizer")
+    return {f"{part}.{k}": x for part in parts if part in checkpoint for k, x in checkpoint[part].items()}
+
+
+def assert_same(a, b):
+    """Two dictionaries of tensors are equal, to the bit."""
+    assert a.keys() == b.keys()
+    assert [name for name in a if not torch.equal(a[name], b[name])] == []
+
+
+def progress(folder):
+    """Rows of progress.csv without their sps."""
+    with open(folder / "progress.csv", newline="") as file:
+        return [{k: v for k, v in row.items() if k != "sps"} for row in csv.DictReader(file)]
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    """An empty folder, which is also the working directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

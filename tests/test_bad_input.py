@@ -1,0 +1,97 @@
+"""What is refused: exit status 2, one line, nothing written, nothing lost."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from conftest import ALGOS, ROOT, checkpoints, load, start
+
+QUICK = "--no-compile --num-steps 256 --num-minibatches 4 --policy-epochs 1 --value-epochs 1 --total-timesteps 256"
+REFUSED = {
+    "--env-id Nope-v0": "Nope",
+    "--env-id Hopper-v2": "gymnasium-robotics",
+    "--env-id nowhere:Env-v0": "No module named 'nowhere'",
+    "--env-id CartPole-v1": "actions must be a flat Box",
+    "--env-id environments:Image-v0": "observations must be a flat Box",
+    "--env-id environments:Dictionary-v0": "observations must be a flat Box",
+    "--env-id environments:Unbounded-v0 --squash-action": "no finite bounds",
+    "--total-timesteps 2047": "less than one iteration",
+    "--num-minibatches 31": "does not divide",
+    "--seed -1": "--seed -1: must not be negative",
+    "--policy-hidden 64 0": "must be one or more sizes",
+    "--policy-hidden": "must be one or more sizes",
+    "--value-hidden -1": "must be one or more sizes",
+    "--gamma 1.01": "[0, 1]",
+    "--gae-lambda -0.1": "[0, 1]",
+    "--entropy-coef nan": "must be finite",
+    "--clip-eps inf": "must be finite",
+    "--runs-dir file/runs": "cannot write",
+}
+POSITIVE = (
+    "total_timesteps num_envs num_steps num_minibatches policy_epochs value_epochs checkpoint_every policy_lr value_lr "
+    "clip_eps value_clip_eps reward_clip_range obs_clip_range max_grad_norm"
+).split()
+REFUSED |= {f"--{name.replace('_', '-')} {x}": "greater than 0" for name in POSITIVE for x in (0, -1)}
+
+
+def snapshot(folder):
+    return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+def refused(script, flags, capsys):
+    """The message of a call that must end with status 2 and one line."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        script.main(flags.split())
+    message = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert message.startswith(f"{script.__name__}.py: ") and message.count("\n") == 1
+    return message
+
+
+@pytest.mark.filterwarnings("ignore:.*is out of date")
+@pytest.mark.parametrize("algo", ALGOS)
+def test_arguments(algo, runs, capsys):
+    (runs / "file").touch()
+    before = snapshot(runs)
+    for flags, text in REFUSED.items():
+        message = refused(load(algo), flags, capsys)
+        assert text in message, flags
+        assert snapshot(runs) == before, flags
+
+
+def test_as_a_process(runs):
+    for flags in (["--num-envs", "0"], ["--no-such-flag"]):
+        result = subprocess.run([sys.executable, ROOT / "algos" / "ppo.py", *flags], capture_output=True, text=True)
+        assert result.returncode == 2 and "Traceback" not in result.stderr
+        assert list(runs.iterdir()) == []
+
+
+def test_run_folder_of_another_run(runs, capsys):
+    script = load("ppo")
+    script.main(f"{QUICK} --run-name a".split())
+    before = snapshot(runs)
+    assert "gamma was 0.99, is 0.9;" in refused(script, f"{QUICK} --run-name a --gamma 0.9", capsys)
+    assert snapshot(runs) == before
+    newest = checkpoints(runs / "runs/a")[-1]
+    checkpoint = torch.load(newest, weights_only=True)
+    checkpoint["global_step"] = 0  # unfinished, and from another version
+    for change, text in ((dict(script="0" * 64), "script was 00000000"), (dict(versions={}), "torch was None")):
+        torch.save(checkpoint | change, newest)
+        assert text in refused(script, f"{QUICK} --run-name a", capsys)
+    torch.save(checkpoint | dict(format=2), newest)
+    assert "has format 2" in refused(script, f"{QUICK} --run-name a", capsys)
+    whole = newest.read_bytes()
+    for damaged in (b"", whole[: len(whole) // 2], b"no checkpoint", b"\x80\x02}q\x00."):
+        newest.write_bytes(damaged)
+        assert "is damaged or not a checkpoint" in refused(script, f"{QUICK} --run-name a", capsys)
+        assert newest.read_bytes() == damaged
+
+
+def test_run_folder_in_use(runs, capsys):
+    script, args, state = start("ppo", run_name="a")
+    with script.open_run(args, state):
+        before = snapshot(runs / "runs/a/checkpoints")
+        assert "in use" in refused(script, f"{QUICK} --run-name a --overwrite", capsys)
+        assert snapshot(runs / "runs/a/checkpoints") == before

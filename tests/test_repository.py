@@ -1,0 +1,43 @@
+"""The repository's promises about itself."""
+
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+
+import pytest
+from conftest import ALGOS, ROOT
+
+TOOLS = {"matplotlib", "pytest", "pytest-xdist", "ruff"}  # what a script does not need
+
+
+@pytest.mark.parametrize("algo", ALGOS)
+def test_script_metadata_has_the_pins_of_requirements(algo):
+    text = (ROOT / "algos" / f"{algo}.py").read_text()
+    metadata = re.match(r"# /// script\n((?:#.*\n)+?)# ///\n", text)[1]
+    metadata = tomllib.loads(re.sub(r"^# ?", "", metadata, flags=re.MULTILINE))
+    lines = (ROOT / "requirements.txt").read_text().splitlines()
+    pins = [line for line in lines if line and line[0] != "#" and line.split("==")[0] not in TOOLS]
+    assert metadata == {"requires-python": ">=3.11", "dependencies": pins}
+
+
+def test_readme_commands_run(runs):
+    """Every training command of the README, shortened."""
+    blocks = re.findall(r"```bash\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    lines = [line.split("#")[0].strip() for block in blocks for line in block.splitlines()]
+    commands = {line for line in lines if line.startswith("python algos/")}
+    assert len(commands) >= 3
+    for number, line in enumerate(sorted(commands)):
+        script, *flags = shlex.split(line)[1:]
+        short = f"--total-timesteps 4096 --no-compile --overwrite --run-name {number}".split()
+        subprocess.run([sys.executable, ROOT / script, *flags, *short], check=True)
+    assert len(list(runs.rglob("iter_000000.pt"))) == len(commands)
+
+
+def test_importing_has_no_side_effects(runs):
+    code = "import sys, runpy; runpy.run_path(sys.argv[1], run_name='imported')"
+    for algo in ALGOS:
+        path = str(ROOT / "algos" / f"{algo}.py")
+        result = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True)
+        assert result.stdout + result.stderr == "" and list(runs.iterdir()) == []
