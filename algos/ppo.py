@@ -213,18 +213,22 @@ def entropy(means: Tensor, log_stds: Tensor, noise: Tensor | None) -> Tensor:
 
 
 class RunningStats:
-    """Count, mean and unbiased standard deviation of a stream of arrays of one shape (Welford's algorithm, float64)."""
+    """Mean and unbiased standard deviation of a stream of samples (Welford's algorithm), in float64."""
 
     def __init__(self, shape: tuple[int, ...] = ()):
-        self.count, self.mean, self.sum_sq = 0, np.zeros(shape), np.zeros(shape)
-        if shape == ():  # plain floats are faster
-            self.mean, self.sum_sq = 0.0, 0.0
+        self.count = 0
+        self.mean, self.sum_sq = (np.zeros(shape), np.zeros(shape)) if shape else (0.0, 0.0)  # floats are faster
 
-    def push(self, x: Any) -> None:
-        self.count += 1
-        delta = x - self.mean
-        self.mean = self.mean + delta / self.count
-        self.sum_sq = self.sum_sq + delta * (x - self.mean)
+    def push(self, x: Any) -> Any:
+        """Adds a sample, a float, or N samples, an array [N, ...] -> their deviations from the new mean."""
+        N = 1 if isinstance(x, float) else len(x)
+        self.count += N
+        old_deviation = x - self.mean
+        self.mean = self.mean + (old_deviation if N == 1 else old_deviation.sum(0, keepdims=True)) / self.count
+        deviation = x - self.mean
+        product = old_deviation * deviation
+        self.sum_sq = self.sum_sq + (product if N == 1 else product.sum(0, keepdims=True))
+        return deviation
 
     @property
     def std(self) -> Any:
@@ -249,11 +253,10 @@ class Actor:
 
 
 def observe(args: Args, stats: RunningStats, obs: np.ndarray, live: bool) -> np.ndarray:
-    """Raw observation [obs] -> what the networks see, float32; `live` adds it to the statistics first."""
+    """Raw observations [N, obs] -> what the networks see, float32. `live` adds them to the statistics first."""
     if args.obs_norm:  # (6)
-        if live:
-            stats.push(obs)
-        obs = (obs - stats.mean) / (stats.std + 1e-8)
+        deviations = stats.push(obs) if live else obs - stats.mean
+        obs = deviations / (stats.std + 1e-8)
     if args.obs_clip:  # (7)
         obs = obs.clip(-args.obs_clip_range, args.obs_clip_range)
     return obs.astype(np.float32)
@@ -285,15 +288,16 @@ def rollout(args: Args, state: SimpleNamespace, live: bool = True) -> dict[str, 
     actors, T, N, returns = state.envs, args.num_steps, args.num_envs, state.discounted_returns
     for n, actor in enumerate(actors):
         if actor.obs is None:
-            seed = int(state.rng.integers(2**31))
-            actor.obs, returns[n] = observe(args, state.obs_stats, actor.env.reset(seed=seed)[0], live), 0.0
+            first_obs, _ = actor.env.reset(seed=int(state.rng.integers(2**31)))
+            actor.obs, returns[n] = observe(args, state.obs_stats, first_obs[None], live)[0], 0.0
     space = actors[0].env.action_space
     policy_means = numpy_forward(state.policy.mean)
     stds = state.policy.log_std.detach().exp().numpy()
     noise = stds * state.rng.standard_normal((T, N, *space.shape), dtype=np.float32)
 
     current_obs = np.stack([actor.obs for actor in actors])
-    obs, actions = np.empty((N, T, current_obs.shape[1]), np.float32), np.empty((N, T, *space.shape), np.float32)
+    next_obs, (_, obs_size) = np.empty(current_obs.shape), current_obs.shape
+    obs, actions = np.empty((N, T, obs_size), np.float32), np.empty((N, T, *space.shape), np.float32)
     rewards, terminations, truncations = np.empty((N, T)), np.zeros((N, T), bool), np.zeros((N, T), bool)
     final_obs, episodes = [[] for _ in actors], []
     for t in range(T):
@@ -301,9 +305,10 @@ def rollout(args: Args, state: SimpleNamespace, live: bool = True) -> dict[str, 
         actions[:, t] = env_actions = policy_means(current_obs) + noise[t]
         if args.squash_action:
             env_actions = space.low + (space.high - space.low) * 0.5 * (np.tanh(env_actions) + 1)
+        ended = []
         for n, actor in enumerate(actors):
-            next_obs, reward, terminated, truncated, _ = actor.env.step(env_actions[n])
-            next_obs, reward = observe(args, state.obs_stats, next_obs, live), float(reward)
+            next_obs[n], reward, terminated, truncated, _ = actor.env.step(env_actions[n])
+            reward = float(reward)
             actor.episode_return += reward
             actor.episode_length += 1
             if args.reward_scale:  # (2)
@@ -317,38 +322,38 @@ def rollout(args: Args, state: SimpleNamespace, live: bool = True) -> dict[str, 
                 reward = min(max(reward, -args.reward_clip_range), args.reward_clip_range)
             rewards[n, t] = reward
             if terminated or truncated:
-                if terminated or not args.bootstrap_truncation:
-                    terminations[n, t] = True
-                else:
-                    truncations[n, t] = True
-                    final_obs[n].append(next_obs)
+                ended.append(n)
+                terminations[n, t] = terminated or not args.bootstrap_truncation
+                truncations[n, t] = not terminations[n, t]
                 episodes.append((actor.episode_return, actor.episode_length))
                 actor.episode_return, actor.episode_length, returns[n] = 0.0, 0, 0.0
-                next_obs = observe(args, state.obs_stats, actor.env.reset()[0], live)
-            current_obs[n] = next_obs
+        current_obs = observe(args, state.obs_stats, next_obs, live)
+        for n in ended:
+            if truncations[n, t]:
+                final_obs[n].append(current_obs[n].copy())
+            first_obs, _ = actors[n].env.reset()
+            current_obs[n] = observe(args, state.obs_stats, first_obs[None], live)[0]
 
     for n, actor in enumerate(actors):
-        actor.obs = current_obs[n].copy()
+        actor.obs = current_obs[n]
         if not (terminations[n, -1] or truncations[n, -1]):  # the cut end
             truncations[n, -1] = True
             final_obs[n].append(actor.obs)
     arrays = dict(obs=obs, actions=actions, rewards=rewards, terminations=terminations, truncations=truncations)
     flat = {name: x.reshape(N * T, *x.shape[2:]) for name, x in arrays.items()}
-    final_obs = np.array(sum(final_obs, []), np.float32).reshape(-1, obs.shape[-1])
-    return flat | dict(final_obs=final_obs, episodes=episodes)
+    return flat | dict(final_obs=np.array(sum(final_obs, []), np.float32).reshape(-1, obs_size), episodes=episodes)
 
 
 # Advantages ----------------------------------------------------------------------------------------------------------
 
 
-def gae(deltas: np.ndarray, ends: np.ndarray, decay: float) -> np.ndarray:
-    """Sums of later temporal differences [B], each step's weight `decay` = gamma * lambda, cut where ends [B] is True
-    (Schulman et al. 2016, eq. 16)."""
-    advantage, advantages = 0.0, []
-    for delta, end in zip(reversed(deltas.tolist()), reversed(ends.tolist())):
-        advantage = delta + (0.0 if end else decay * advantage)
-        advantages.append(advantage)
-    return np.array(advantages[::-1])
+def discounted_sums(x: np.ndarray, ends: np.ndarray, decay: float) -> np.ndarray:
+    """Sum over l >= 0 of decay^l x[t + l] for every t, both [B]; no sum goes beyond a step where ends [B] is True."""
+    total, sums = 0.0, []
+    for now, end in zip(reversed(x.tolist()), reversed(ends.tolist())):
+        total = now if end else now + decay * total
+        sums.append(total)
+    return np.array(sums[::-1])
 
 
 @torch.no_grad()
@@ -363,7 +368,8 @@ def advantages(args: Args, state: SimpleNamespace, experience: dict[str, Any]) -
     next_values[truncations] = state.value(torch.from_numpy(experience["final_obs"])).numpy()
     next_values[terminations] = 0.0
     deltas = experience["rewards"] + args.gamma * next_values - values.double().numpy()
-    advantages = torch.from_numpy(gae(deltas, terminations | truncations, args.gamma * args.gae_lambda)).float()
+    sums = discounted_sums(deltas, terminations | truncations, args.gamma * args.gae_lambda)
+    advantages = torch.from_numpy(sums).float()  # Schulman et al. 2016, eq. 16
     batch = dict(obs=obs, actions=actions, means=means, log_stds=log_stds.clone(), values=values)
     batch |= dict(log_probs=log_prob(means, log_stds, actions), advantages=advantages, targets=advantages + values)
     if args.squash_action:
@@ -388,10 +394,10 @@ def objective(args: Args, policy: Policy, parameters: Tensor, batch: dict[str, T
 # Update --------------------------------------------------------------------------------------------------------------
 
 
-def adam_init(network: nn.Module) -> dict[str, Tensor]:
-    """State of Adam before its first step."""
-    exp_avg, weight = torch.zeros(sum(p.numel() for p in network.parameters())), torch.zeros(())
-    return dict(exp_avg=exp_avg, exp_avg_sq=exp_avg.clone(), weight=weight, weight_sq=weight.clone())
+def adam_init(parameters: Tensor) -> dict[str, Tensor]:
+    """State of Adam before its first step on the parameters [P]."""
+    zeros, zero = torch.zeros_like(parameters), torch.zeros(())
+    return dict(exp_avg=zeros, exp_avg_sq=zeros.clone(), weight=zero, weight_sq=zero.clone())
 
 
 def adam_step(parameters: Tensor, gradient: Tensor, adam: dict[str, Tensor], lr: Tensor) -> tuple[Tensor, dict]:
@@ -411,16 +417,17 @@ def minibatch_rows(rng: np.random.Generator, batch_size: int, num_minibatches: i
 
 
 def minibatch_steps(step: Callable, carry: Any, batch: dict[str, Tensor], rows: Tensor) -> tuple[Any, Tensor]:
-    """carry, loss = step(carry, minibatch) for each minibatch that `rows` picks -> last carry, losses [steps]."""
+    """carry, loss = step(carry, minibatch) for one minibatch of the batch after another, their row numbers in rows
+    [steps, minibatch] -> last carry, losses [steps]."""
 
-    def body(carry: Any, picked: Tensor) -> tuple[Any, Tensor]:
+    def step_on(carry: Any, picked: Tensor) -> tuple[Any, Tensor]:
         return step(carry, {name: x[picked] for name, x in batch.items()})
 
     if torch.compiler.is_compiling():
-        return scan(body, carry, rows)  # the loop below, compiled as a loop: no Python between the steps
+        return scan(step_on, carry, rows)  # the loop below, compiled as a loop: no Python between the steps
     losses = []
     for picked in rows:
-        carry, loss = body(carry, picked)
+        carry, loss = step_on(carry, picked)
         losses.append(loss)
     return carry, torch.stack(losses)
 
@@ -470,10 +477,8 @@ def update(args: Args, state: SimpleNamespace, batch: dict[str, Tensor]) -> tupl
         (parameters, adam), losses = run_steps(step, (flat_parameters(network), adam), batch, rows)
         return with_parameters(network, parameters), adam, losses.mean()
 
-    value, value_optimizer, v_loss = fit(state.value, state.value_optimizer, value_loss, value_lr, args.value_epochs)
-    policy, policy_optimizer, p_loss = fit(
-        state.policy, state.policy_optimizer, policy_loss, policy_lr, args.policy_epochs
-    )
+    value, value_adam, v_loss = fit(state.value, state.value_optimizer, value_loss, value_lr, args.value_epochs)
+    policy, policy_adam, p_loss = fit(state.policy, state.policy_optimizer, policy_loss, policy_lr, args.policy_epochs)
     ratios, kls, entropies = policy_change(policy, batch)
     statistics = dict(
         policy_loss=p_loss,
@@ -487,7 +492,7 @@ def update(args: Args, state: SimpleNamespace, batch: dict[str, Tensor]) -> tupl
         policy_lr=policy_lr,
         value_lr=value_lr,
     )
-    learned = dict(policy=policy, value=value, policy_optimizer=policy_optimizer, value_optimizer=value_optimizer)
+    learned = dict(policy=policy, value=value, policy_optimizer=policy_adam, value_optimizer=value_adam)
     counters = dict(iteration=state.iteration + 1, global_step=state.global_step + len(batch["obs"]))
     return SimpleNamespace(**{**vars(state), **learned, **counters}), {k: x.item() for k, x in statistics.items()}
 
@@ -514,8 +519,8 @@ def initial_state(args: Args, actors: list[Actor]) -> SimpleNamespace:
     obs_size, action_size = space_sizes(actors)
     policy, value = make_networks(args, obs_size, action_size)
     networks = dict(policy=policy, value=value)
-    optimizers = dict(policy_optimizer=adam_init(policy), value_optimizer=adam_init(value))
-    stats = dict(obs_stats=RunningStats((obs_size,)), reward_stats=RunningStats())
+    optimizers = {f"{name}_optimizer": adam_init(flat_parameters(network)) for name, network in networks.items()}
+    stats = dict(obs_stats=RunningStats((1, obs_size)), reward_stats=RunningStats())
     environments = dict(envs=actors, discounted_returns=[0.0] * args.num_envs)  # the latter: R of reward scaling
     rng = np.random.default_rng(args.seed)
     return SimpleNamespace(iteration=0, global_step=0, rng=rng, **networks, **optimizers, **stats, **environments)
@@ -572,19 +577,24 @@ def stop(message: str, status: int = 2) -> NoReturn:
 
 def check_arguments(args: Args) -> None:
     """Refuses what tyro lets through."""
-    positive = "must be greater than 0", lambda x: x > 0
-    conditions = {
-        "seed": ("must not be negative", lambda x: x >= 0),
-        "gamma gae_lambda": ("must lie in [0, 1]", lambda x: 0 <= x <= 1),
-        "policy_hidden value_hidden": ("must be one or more sizes greater than 0", lambda x: x and min(x) > 0),
-        "total_timesteps num_envs num_steps num_minibatches policy_epochs value_epochs checkpoint_every": positive,
-        "policy_lr value_lr clip_eps value_clip_eps reward_clip_range obs_clip_range max_grad_norm": positive,
-    }
+    conditions = [
+        ("seed cg_damping", "must not be negative", lambda x: x >= 0),
+        ("gamma gae_lambda", "must lie in [0, 1]", lambda x: 0 <= x <= 1),
+        ("fisher_fraction backtrack_ratio", "must lie in (0, 1]", lambda x: 0 < x <= 1),
+        ("policy_hidden value_hidden", "must be one or more sizes greater than 0", lambda x: x and min(x) > 0),
+        (
+            "total_timesteps num_envs num_steps num_minibatches policy_epochs value_epochs policy_lr value_lr "
+            "value_clip_eps reward_clip_range obs_clip_range max_grad_norm clip_eps max_kl max_kl_final cg_steps "
+            "backtrack_steps eps_temperature eps_mean eps_std checkpoint_every",
+            "must be greater than 0",
+            lambda x: x is None or x > 0,
+        ),
+    ]
     for name, value in asdict(args).items():
         option = f"--{name.replace('_', '-')} {value}"
         if isinstance(value, float) and not math.isfinite(value):
             stop(f"{option}: must be finite")
-        for names, (text, condition) in conditions.items():
+        for names, text, condition in conditions:
             if name in names.split() and not condition(value):
                 stop(f"{option}: {text}")
     batch_size = args.num_envs * args.num_steps
@@ -598,7 +608,7 @@ def make_actors(args: Args) -> list[Actor]:
     """The environments, not yet reset; stops at an unknown id and at spaces that the networks cannot serve."""
     mujoco.set_mju_user_warning(lambda _: None)  # they would fill stderr, and MUJOCO_LOG.TXT in the working directory
     try:
-        actors = [Actor(gym.make(args.env_id)) for _ in range(args.num_envs)]
+        actors = [Actor(gym.make(args.env_id, disable_env_checker=True)) for _ in range(args.num_envs)]
     except (gym.error.Error, ImportError, ValueError) as error:
         stop(f"--env-id {args.env_id}: {' '.join(str(error).split())}")
     env = actors[0].env

@@ -27,14 +27,29 @@ def load(algo):
     return sys.modules[algo]
 
 
-SMALL = dict(env_id="Hopper-v5", total_timesteps=768, num_steps=256, compile=False, num_minibatches=4, policy_epochs=2)
+SMALL = dict(total_timesteps=768, num_envs=1, num_steps=256, num_minibatches=4, policy_epochs=2, value_epochs=2)
+
+
+def settings_of(algo, **settings):
+    """The settings, small and uncompiled unless told otherwise, as far as the script has them."""
+    names = {field.name for field in dataclasses.fields(load(algo).Args)}
+    assert settings.keys() <= names
+    return {k: v for k, v in (SMALL | dict(compile=False) | settings).items() if k in names}
+
+
+def flags_of(algo, **settings):
+    """The same as a list of command line flags."""
+    flags = []
+    for k, v in settings_of(algo, **settings).items():
+        name = k.replace("_", "-")
+        flags += [f"--{name}" if v else f"--no-{name}"] if isinstance(v, bool) else [f"--{name}", str(v)]
+    return flags
 
 
 def start(algo, **settings):
-    """Script, arguments (small and uncompiled unless told otherwise) and initial training state."""
+    """Script, arguments and initial training state."""
     script = load(algo)
-    names = {field.name for field in dataclasses.fields(script.Args)}
-    args = script.Args(**{k: v for k, v in (SMALL | settings).items() if k in names or k in settings})
+    args = script.Args(**settings_of(algo, **settings))
     return script, args, script.initial_state(args, script.make_actors(args))
 
 

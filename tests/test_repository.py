@@ -36,8 +36,7 @@ def test_readme_commands_run(runs):
 
 
 def test_importing_has_no_side_effects(runs):
-    code = "import sys, runpy; runpy.run_path(sys.argv[1], run_name='imported')"
-    for algo in ALGOS:
-        path = str(ROOT / "algos" / f"{algo}.py")
-        result = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True)
-        assert result.stdout + result.stderr == "" and list(runs.iterdir()) == []
+    code = "import runpy, sys; [runpy.run_path(path, run_name='imported') for path in sys.argv[1:]]"
+    paths = [str(ROOT / "algos" / f"{algo}.py") for algo in ALGOS]
+    result = subprocess.run([sys.executable, "-c", code, *paths], capture_output=True, text=True, check=True)
+    assert result.stdout + result.stderr == "" and list(runs.iterdir()) == []

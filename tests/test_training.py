@@ -1,5 +1,6 @@
 """Whole runs: flags, determinism, checkpoints, interruption, learning."""
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -9,64 +10,64 @@ import time
 import numpy as np
 import pytest
 import torch
-from conftest import ALGOS, ROOT, assert_same, checkpoints, iterate, load, parameters, progress, start
-
-QUICK = "--no-compile --num-steps 256 --num-minibatches 4 --policy-epochs 2 --value-epochs 2"
+from conftest import ALGOS, ROOT, assert_same, checkpoints, flags_of, iterate, load, parameters, progress, start
 
 
 def command(algo, flags):
-    return [sys.executable, str(ROOT / "algos" / f"{algo}.py"), *flags.split()]
+    return [sys.executable, str(ROOT / "algos" / f"{algo}.py"), *flags]
 
 
-# Flag, settings in which it acts, and what toggling it leaves alone up to the first update.
+# Flag: settings in which it acts; what toggling it leaves alone; what, before all else, it must change.
 FLAGS = {
-    "value_clip": (dict(value_clip_eps=0.001), "networks experience policy_1"),
-    "reward_scale": (dict(), "networks obs actions policy_0"),
-    "orthogonal_init": (dict(), ""),
-    "anneal_lr": (dict(), "networks experience policy_1 value_1"),
-    "reward_clip": (dict(reward_clip_range=0.1), "networks obs actions"),
-    "obs_norm": (dict(), "networks"),
-    "obs_clip": (dict(obs_clip_range=0.5), "networks"),
-    "tanh": (dict(), "networks"),
-    "grad_clip": (dict(max_grad_norm=0.01), "networks experience"),
+    "value_clip": (dict(value_clip_eps=0.001), "networks experience policy_1", "value_1"),
+    "reward_scale": (dict(), "networks obs actions", "rewards"),
+    "orthogonal_init": (dict(), "", "networks"),
+    "anneal_lr": (dict(), "networks experience policy_1 value_1", "value_2 policy_2"),
+    "reward_clip": (dict(reward_clip_range=0.1), "networks obs actions", "rewards"),
+    "obs_norm": (dict(), "networks", "obs"),
+    "obs_clip": (dict(obs_clip_range=0.5), "networks", "obs"),
+    "tanh": (dict(), "networks", "actions"),
+    "grad_clip": (dict(max_grad_norm=0.01), "networks experience", "value_1 policy_1"),
 }
+CASES = [
+    (algo, flag) for algo in ALGOS for flag in FLAGS if flag in {f.name for f in dataclasses.fields(load(algo).Args)}
+]
 
 
 def trace(algo, **settings):
-    """What a run of two iterations computes, by name."""
+    """What three iterations of training compute, by name."""
     script, args, state = start(algo, **settings)
-    flat = script.flat_parameters
-    seen = {"networks": torch.cat([flat(state.policy), flat(state.value)])}
-    for i in (1, 2):
+    seen = {}
+    for i in range(4):
+        for name in ("policy", "value"):
+            if hasattr(state, name):
+                seen[f"{name}_{i}"] = script.flat_parameters(vars(state)[name])
         experience, _, state, _ = iterate(script, args, state)
-        if i == 1:
+        if i == 0:
+            seen["networks"] = torch.cat(list(seen.values()))
             arrays = {k: experience[k] for k in ("obs", "actions", "rewards")}
             seen |= arrays | {"experience": np.concatenate([x.ravel() for x in arrays.values()])}
-        seen |= {f"policy_{i}": flat(state.policy), f"value_{i}": flat(state.value)}
     return {name: torch.as_tensor(x) for name, x in seen.items()}
 
 
-@pytest.mark.parametrize("flag", FLAGS)
-def test_each_flag_acts_where_it_should_and_nowhere_else(flag):
-    settings, untouched = FLAGS[flag]
-    on, off = (trace("ppo", **settings, **{flag: value}) for value in (True, False))
-    assert not torch.equal(on["policy_2"], off["policy_2"])
-    assert not torch.equal(on["value_2"], off["value_2"])
-    same = {name for name in on if torch.equal(on[name], off[name])}
+@pytest.mark.parametrize(("algo", "flag"), CASES)
+def test_each_flag_acts_where_it_should_and_nowhere_else(algo, flag):
+    settings, untouched, touched = FLAGS[flag]
+    on, off = (trace(algo, **settings, **{flag: value}) for value in (True, False))
+    same = {name for name in on if on[name].shape == off[name].shape and torch.equal(on[name], off[name])}
     assert same >= set(untouched.split()) & set(on)
-    acts = {"value_clip": "value_1", "reward_scale": "rewards", "orthogonal_init": "networks", "anneal_lr": "policy_2"}
-    acts |= {"reward_clip": "rewards", "obs_norm": "obs", "obs_clip": "obs", "tanh": "actions", "grad_clip": "value_1"}
-    assert acts[flag] not in same
+    first = next(name for name in touched.split() if name in on)
+    assert not same & {first, "policy_3", "value_3"}
 
 
 @pytest.mark.parametrize("algo", ALGOS)
 def test_contract_replays_training_and_seeds_decide_the_bits(algo, runs):
-    flags = f"{QUICK} --total-timesteps 768 --num-envs 1 --checkpoint-every 1".split()
-    script = load(algo)
+    script, flags = load(algo), flags_of(algo, checkpoint_every=1)
     for name, seed in (("a", "1"), ("b", "1"), ("c", "2")):
         script.main([*flags, "--seed", seed, "--run-name", name])
     first, again, other = (checkpoints(runs / "runs" / name) for name in "abc")
-    assert [path.name for path in first] == [f"iter_{i:06d}.pt" for i in range(4)]
+    assert [path.name for path in first] == [f"iter_{i:06d}.pt" for i in range(len(first))]
+    assert len(first) >= 3
     assert_same(parameters(first[-1]), parameters(again[-1]))
     assert progress(runs / "runs" / "a") == progress(runs / "runs" / "b")
     assert not torch.equal(parameters(first[-1])["policy.log_std"], parameters(other[-1])["policy.log_std"])
@@ -76,23 +77,24 @@ def test_contract_replays_training_and_seeds_decide_the_bits(algo, runs):
     state = script.initial_state(args, script.make_actors(args))
     script.restore(state, checkpoint)
     _, _, state, statistics = iterate(script, args, state)
-    assert (state.iteration, state.global_step) == (2, 512)
     script.save_checkpoint(args, runs / "runs" / "a", state)  # over the one that training wrote
     assert_same(parameters(first[2]), parameters(again[2]))
     row = progress(runs / "runs" / "a")[1]
+    assert row["iteration"] == "1" and row["global_step"] == str(state.global_step)
     assert {k: str(v) for k, v in statistics.items()} == {k: row[k] for k in statistics}
 
 
 RESUMED = [("ppo", env, n) for env in ("Hopper-v5", "Ant-v5") for n in (1, 3)]
+RESUMED += [(algo, "Hopper-v5", 2) for algo in ALGOS if algo != "ppo"]
 
 
 @pytest.mark.parametrize(("algo", "env_id", "num_envs"), RESUMED)
 def test_killed_run_continues_to_the_same_bits(algo, env_id, num_envs, runs):
-    flags = f"{QUICK} --env-id {env_id} --num-envs {num_envs} --total-timesteps {20 * 256 * num_envs}"
-    subprocess.run(command(algo, f"{flags} --run-name whole"), check=True)
+    flags = flags_of(algo, env_id=env_id, num_envs=num_envs, total_timesteps=20 * 256 * num_envs)
+    subprocess.run(command(algo, [*flags, "--run-name", "whole"]), check=True)
     folder, whole = runs / "runs" / "killed", runs / "runs" / "whole"
-    for enough, sign in ((2, signal.SIGKILL), (5, signal.SIGTERM)):
-        process = subprocess.Popen(command(algo, f"{flags} --run-name killed --checkpoint-every 3"))
+    for enough, sign in ((2, signal.SIGKILL), (4, signal.SIGTERM)):
+        process = subprocess.Popen(command(algo, [*flags, "--run-name", "killed", "--checkpoint-every", "3"]))
         while len(checkpoints(folder)) < enough:
             assert process.poll() is None
             time.sleep(0.01)
@@ -100,14 +102,14 @@ def test_killed_run_continues_to_the_same_bits(algo, env_id, num_envs, runs):
         assert process.wait() == {signal.SIGKILL: -9, signal.SIGTERM: 130}[sign]
         with open(folder / "progress.csv", "a") as file:
             file.write("19,5120,")  # a row that was being written
-    subprocess.run(command(algo, f"{flags} --run-name killed"), check=True)
+    subprocess.run(command(algo, [*flags, "--run-name", "killed"]), check=True)
     assert_same(parameters(checkpoints(folder)[-1]), parameters(checkpoints(whole)[-1]))
     assert progress(folder) == progress(whole)
-    assert len(progress(whole)) == 20
+    assert len(progress(whole)) >= 17
 
 
 def test_finished_run_is_left_alone_and_overwrite_starts_anew(runs, capsys):
-    flags, script = f"{QUICK} --total-timesteps 512".split(), load("ppo")
+    flags, script = flags_of("ppo", total_timesteps=512), load("ppo")
     script.main(flags)
     [folder] = (runs / "runs").iterdir()
     assert folder.name == (
@@ -133,7 +135,7 @@ def test_long_names_end_in_a_hash(runs):
 
 
 def test_environment_that_is_not_mujocos_continues_with_a_warning(runs, capsys):
-    script, flags = load("ppo"), f"{QUICK} --env-id environments:Clock-v0 --squash-action --total-timesteps 768".split()
+    script, flags = load("ppo"), flags_of("ppo", env_id="environments:Clock-v0", squash_action=True)
     script.main([*flags, "--checkpoint-every", "1"])
     [folder] = (runs / "runs").iterdir()
     checkpoints(folder)[-1].unlink()
@@ -143,9 +145,8 @@ def test_environment_that_is_not_mujocos_continues_with_a_warning(runs, capsys):
 
 
 def test_nonfinite_state_stops_the_run_before_it_is_saved(runs, capsys):
-    flags = f"{QUICK} --env-id environments:Nan-v0 --total-timesteps 2560 --checkpoint-every 1"
     with pytest.raises(SystemExit) as ended:
-        load("ppo").main(flags.split())
+        load("ppo").main(flags_of("ppo", env_id="environments:Nan-v0", checkpoint_every=1, total_timesteps=2560))
     assert ended.value.code == 1 and "iteration 2:" in capsys.readouterr().err
     [folder] = (runs / "runs").iterdir()
     assert checkpoints(folder)[-1].name == "iter_000002.pt"
@@ -154,18 +155,27 @@ def test_nonfinite_state_stops_the_run_before_it_is_saved(runs, capsys):
 
 def test_without_a_compiler_it_runs_eagerly_and_says_so(runs):
     environment = {**os.environ, "CXX": "/nonexistent", "TORCHINDUCTOR_CACHE_DIR": str(runs / "cache")}
-    flags = QUICK.replace("--no-compile", "") + " --total-timesteps 256"
+    flags = flags_of("ppo", compile=True, total_timesteps=256)
     result = subprocess.run(command("ppo", flags), env=environment, capture_output=True, text=True, check=True)
     assert "going on with --no-compile" in result.stderr
 
 
-LEARNING = {"ppo": "--total-timesteps 60000"}
+LEARNING = {  # the defaults where they learn within 60,000 steps, else more and smaller steps
+    "ppo": "--total-timesteps 60000",
+    "ppo_m": "--total-timesteps 60000",
+    "ppo_noclip": "--total-timesteps 60000 --policy-lr 3e-4",
+    "trpo": "--total-timesteps 60000",
+    "trpo_plus": "--total-timesteps 60000",
+    "a2c": "--total-timesteps 100000 --num-envs 2 --num-steps 128 --policy-lr 3e-3 --value-lr 3e-3",
+    "reinforce": "--total-timesteps 100000 --num-steps 512 --policy-lr 1e-2 --num-minibatches 4",
+    "vmpo": "--total-timesteps 100000 --num-envs 1 --policy-lr 1e-3",
+}
 
 
-@pytest.mark.parametrize("algo", LEARNING)
+@pytest.mark.parametrize("algo", ALGOS)
 def test_learns_inverted_pendulum(algo, runs):
     torch.compiler.reset()
     load(algo).main(f"--env-id InvertedPendulum-v5 {LEARNING[algo]}".split())
     [folder] = (runs / "runs").iterdir()
-    returns = [float(row["episodic_return"]) for row in progress(folder)[-5:] if row["episodic_return"]]
+    returns = [float(row["episodic_return"]) for row in progress(folder)[-10:] if row["episodic_return"]]
     assert np.mean(returns) >= 900

@@ -1,0 +1,323 @@
+"""What makes each algorithm the one it is, and what the eight scripts share."""
+
+import ast
+import inspect
+import math
+
+import numpy as np
+import pytest
+import torch
+from conftest import ALGOS, ROOT, assert_same, checkpoints, flags_of, iterate, load, parameters, progress, start
+from torch.func import grad, hessian
+
+CONTRACT = ["make_networks", "initial_state", "rollout", "advantages", "objective", "update"]
+DIFFERENT = {"Args", "train", "main", *CONTRACT}
+NINE_OFF = dict.fromkeys("value_clip reward_scale orthogonal_init anneal_lr reward_clip".split(), False)
+NINE_OFF |= dict.fromkeys("obs_norm obs_clip tanh grad_clip".split(), False)
+
+
+def definitions(algo):
+    """Source text of each top-level function and class, decorators included."""
+    source = (ROOT / "algos" / f"{algo}.py").read_text()
+    lines = source.splitlines()
+    nodes = [x for x in ast.parse(source).body if isinstance(x, ast.FunctionDef | ast.ClassDef)]
+    starts = [min([x.lineno, *(d.lineno for d in x.decorator_list)]) - 1 for x in nodes]
+    return {x.name: "\n".join(lines[first : x.end_lineno]) for x, first in zip(nodes, starts)}
+
+
+def test_same_name_same_source():
+    first = {}
+    for algo in ALGOS:
+        for name, source in definitions(algo).items():
+            if name not in DIFFERENT:
+                other, text = first.setdefault(name, (algo, source))
+                assert source == text, f"{name} differs between {other} and {algo}"
+        text = (ROOT / "algos" / f"{algo}.py").read_text()
+        first_bookkeeping = text.split("\n# Bookkeeping")[1].split("\ndef ")[0]
+        assert first_bookkeeping == first.setdefault("constants", (algo, first_bookkeeping))[1]
+
+
+def test_contract_has_the_same_signatures_and_sections_everywhere():
+    for algo in ALGOS:
+        script, names = load(algo), list(definitions(algo))
+        for name in CONTRACT:
+            ours, ppos = (inspect.signature(vars(x)[name]).parameters for x in (script, load("ppo")))
+            assert list(ours) == list(ppos)
+        order = [
+            "Args",
+            "make_networks",
+            "rollout",
+            "advantages",
+            "objective",
+            "update",
+            "initial_state",
+            "train",
+            "main",
+        ]
+        assert [name for name in names if name in order] == order
+        banners = [line.split()[1] for line in inspect.getsource(script).splitlines() if line.endswith("--------")]
+        assert banners == ["Arguments", "Networks", "Rollout", "Advantages", "Objective", "Update", "Loop"]
+
+
+def run(algo, name, **settings):
+    load(algo).main([*flags_of(algo, **settings), "--run-name", name])
+
+
+def assert_same_run(folder, a, b):
+    """The two finished runs have the same parameters, and the same values in the columns that both have."""
+    assert_same(*(parameters(checkpoints(folder / "runs" / name)[-1]) for name in (a, b)))
+    for row_a, row_b in zip(progress(folder / "runs" / a), progress(folder / "runs" / b), strict=True):
+        common = [k for k in row_a if k != "clip_fraction"]
+        assert [row_a[k] for k in common] == [row_b[k] for k in common]
+
+
+def test_ppo_without_the_nine_is_ppo_m(runs):
+    run("ppo_m", "a")
+    run("ppo", "b", **NINE_OFF, policy_lr=1.7e-4, value_lr=4e-4)
+    assert_same_run(runs, "a", "b")
+
+
+def test_trpo_plus_without_the_nine_is_trpo(runs):
+    run("trpo", "a")
+    run("trpo_plus", "b", **NINE_OFF, max_kl=0.13, max_kl_final=0.13, value_lr=2e-4)
+    assert_same_run(runs, "a", "b")
+
+
+def test_ppo_with_a_huge_band_is_ppo_noclip(runs):
+    settings = dict(policy_lr=3e-4, value_lr=2e-4, gae_lambda=0.9, entropy_coef=0.01, value_clip=True)
+    settings |= dict(reward_scale_by="rewards", reward_clip_range=5.0, obs_clip_range=5.0, max_grad_norm=1.0)
+    run("ppo_noclip", "a", **settings)
+    run("ppo", "b", **settings, clip_eps=1e32)
+    assert_same_run(runs, "a", "b")
+
+
+# TRPO
+
+
+@pytest.fixture
+def fisher():
+    """A tiny TRPO state with its batch, and its explicit Fisher matrix: E[J^T M J], J the Jacobian of the Gaussian's
+    means and log standard deviations by the parameters, M = diag(1 / std^2, 2) its Fisher matrix by those."""
+    script, args, state = start("trpo", policy_hidden=(4,), num_steps=64)
+    _, _, state, _ = iterate(script, args, state)  # away from the symmetric start
+    batch = script.advantages(args, state, script.rollout(args, state))
+    theta = script.flat_parameters(state.policy)
+
+    def outputs(theta):
+        return torch.stack(script.call(state.policy, theta, batch["obs"]), -1)
+
+    J = torch.func.jacrev(outputs)(theta)  # [B, action, 2, P]
+    M = torch.stack([torch.exp(-2 * batch["log_stds"]), torch.full_like(batch["log_stds"], 2.0)], -1)
+    return script, args, state, batch, theta, torch.einsum("baip,bai,baiq->pq", J, M, J) / len(J)
+
+
+def test_fisher_vector_product_is_the_fisher_matrix_and_the_hessian_of_the_kl(fisher):
+    script, _, state, batch, theta, F = fisher
+    vector = torch.randn(len(theta), generator=torch.Generator().manual_seed(0))
+    product = script.fisher_vector_product(state.policy, theta, vector, batch)
+
+    def mean_kl(theta):
+        new = script.call(state.policy, theta, batch["obs"])
+        return script.kl_divergence(batch["means"], batch["log_stds"], *new).mean()
+
+    torch.testing.assert_close(product, F @ vector, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(product, hessian(mean_kl)(theta) @ vector, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_conjugate_gradient_solves_the_explicit_system(fisher, compiled):
+    torch.compiler.reset()
+    script, args, state, batch, theta, F = fisher
+    b = grad(lambda theta: script.objective(args, state.policy, theta, batch))(theta)
+
+    def product(vector, batch):
+        return script.fisher_vector_product(state.policy, theta, vector, batch) + 0.1 * vector
+
+    def step(carry, minibatch):
+        return script.conjugate_gradient_step(product, carry, minibatch)
+
+    run_steps = script.compiled_minibatch_steps if compiled else script.minibatch_steps
+    rows = torch.arange(len(batch["obs"])).expand(60, -1).clone()
+    (x, residual, _), norms = run_steps(step, (torch.zeros_like(b), b, b.clone()), batch, rows)
+    exact = torch.linalg.solve(F + 0.1 * torch.eye(len(b)), b)
+    assert (x - exact).norm() < 1e-3 * exact.norm()
+    assert norms[-1] < 1e-4 * b.norm() and residual.isfinite().all()
+
+
+@pytest.mark.parametrize("algo", ["trpo", "trpo_plus"])
+def test_accepted_steps_keep_the_trust_region_and_raise_the_surrogate(algo):
+    script, args, state = start(algo, num_steps=512, total_timesteps=8 * 512)
+    accepted = 0
+    for _ in range(8):
+        _, batch, after, statistics = iterate(script, args, state)
+        old, new = script.flat_parameters(state.policy), script.flat_parameters(after.policy)
+        before, now = (script.objective(args, state.policy, x, batch) for x in (old, new))
+        if statistics["line_search_step"]:
+            accepted += 1
+            assert 0 < statistics["mean_kl"] <= args.max_kl and now > before
+            assert statistics["mean_kl"] > 0.1 * args.max_kl * statistics["line_search_step"] ** 2  # and uses it
+        else:
+            assert torch.equal(old, new)
+        state = after
+    assert accepted >= 6
+
+
+def test_rejected_line_search_leaves_the_policy_untouched():
+    script, args, state = start("trpo")
+    batch = script.advantages(args, state, script.rollout(args, state))
+    zero = batch | dict(advantages=torch.zeros_like(batch["advantages"]))  # nothing to gain anywhere
+    after, statistics = script.update(args, state, zero)
+    assert statistics["line_search_step"] == statistics["cg_residual"] == 0.0
+    assert torch.equal(script.flat_parameters(after.policy), script.flat_parameters(state.policy))
+    assert not torch.equal(script.flat_parameters(after.value), script.flat_parameters(state.value))
+
+
+def test_line_search_takes_the_first_acceptable_fraction():
+    script, start_at, step = load("trpo"), torch.zeros(1), torch.ones(1)
+    cases = [  # surrogate, mean KL, expected fraction; slope 1, max_kl 1
+        (lambda x: x.sum(), lambda x: 0.5 * x.sum(), 1.0),
+        (lambda x: x.sum(), lambda x: 3 * x.sum(), 0.25),
+        (lambda x: x.sum() * (x < 0.6).all() - 1, lambda x: x.sum(), 0.5),
+        (lambda x: 0.09 * x.sum(), lambda x: x.sum(), 0.0),
+        (lambda x: -x.sum(), lambda x: x.sum(), 0.0),
+    ]
+    for surrogate, mean_kl, expected in cases:
+        fractions = [0.5**k for k in range(10)]
+        new, fraction = script.line_search(surrogate, mean_kl, 1.0, start_at, step, torch.tensor(1.0), fractions)
+        assert fraction == expected and new.item() == expected
+
+
+def test_kl_schedule_moves_linearly():
+    script, args, state = start("trpo_plus", max_kl=0.02, max_kl_final=0.08, num_steps=256, total_timesteps=3 * 256)
+    for expected in (0.02, 0.04, 0.06):
+        _, _, state, statistics = iterate(script, args, state)
+        if statistics["line_search_step"] == 1.0:
+            assert 0.3 * expected < statistics["mean_kl"] <= expected
+
+
+# V-MPO
+
+
+def test_vmpo_weights_and_temperature_solve_the_dual():
+    script, args, _ = start("vmpo", eps_temperature=0.1)
+    torch.manual_seed(0)
+    A = torch.randn(200, dtype=torch.float64)
+    top = A.sort(descending=True).values[:100].numpy()
+
+    def dual(eta):
+        return eta * 0.1 + eta * math.log(np.mean(np.exp(top / eta)))
+
+    grid = np.geomspace(0.01, 100, 200_001)
+    best = grid[np.argmin([dual(eta) for eta in grid])]
+    loss = lambda m: script.multiplier_loss(args, m, A, torch.tensor(0.0), torch.tensor(0.0))  # noqa: E731
+    m = torch.tensor([best, 0.0, 0.0], dtype=torch.float64)
+    assert loss(m).item() == pytest.approx(dual(best))
+    assert abs(grad(loss)(m)[0]) < 1e-4 and grad(loss)(m * 0.8)[0] < 0 < grad(loss)(m * 1.2)[0]
+
+    psi, _ = script.best_half(A, torch.tensor(best))
+    chosen = A >= top[-1]
+    assert psi.sum().item() == pytest.approx(1) and not psi[~chosen].any() and (psi[chosen] > 0).all()
+    torch.testing.assert_close(psi[chosen], torch.softmax(A[chosen] / best, 0))
+    divergence = (psi[chosen] * torch.log(psi[chosen] * 100)).sum().item()  # KL(psi || uniform over the half)
+    assert divergence == pytest.approx(0.1, rel=1e-3)
+
+
+def test_decoupled_kl_adds_up_where_one_part_is_zero():
+    script = load("vmpo")
+    torch.manual_seed(0)
+    means, log_stds, other_means, other_log_stds = torch.randn(4, 9, 3)
+    for new in ((other_means, log_stds), (means, other_log_stds)):
+        parts = script.decoupled_kl(means, log_stds, *new)
+        torch.testing.assert_close(sum(parts), script.kl_divergence(means, log_stds, *new))
+    mean_part, std_part = script.decoupled_kl(means, log_stds, other_means, other_log_stds)
+    variance, other_variance = torch.exp(2 * log_stds), torch.exp(2 * other_log_stds)
+    torch.testing.assert_close(mean_part, 0.5 * ((other_means - means) ** 2 / variance).sum(-1))
+    expected = 0.5 * (variance / other_variance - 1 + torch.log(other_variance / variance)).sum(-1)
+    torch.testing.assert_close(std_part, expected)
+
+
+def test_vmpo_is_held_to_the_policy_that_collected_the_batch():
+    """After a first step the KL term has a gradient, and its multipliers answer to it; none falls below 1e-8."""
+    script, args, state = start("vmpo", policy_lr=0.05, anneal_lr=False)
+    _, batch, after, statistics = iterate(script, args, state)
+    theta = script.flat_parameters(after.policy)
+
+    def penalty(theta, nu):
+        multipliers = torch.tensor([[1.0, nu, nu]])
+        return script.objective(args, state.policy, theta, batch | dict(multipliers=multipliers))
+
+    gradient = grad(penalty)(theta, 1.0) - grad(penalty)(theta, 0.0)
+    assert gradient.norm() > 1e-3
+    assert statistics["mean_kl"] > args.eps_mean and statistics["nu_mean"] > 1.0  # beyond eps the multiplier rises
+    assert torch.equal(after.multipliers, torch.tensor([statistics[k] for k in ("temperature", "nu_mean", "nu_std")]))
+    state = start("vmpo", policy_lr=0.9, eps_temperature=1e3, eps_mean=1e3, eps_std=1e3)[2]
+    args = script.Args(**vars(args) | dict(policy_lr=0.9, eps_temperature=1e3, eps_mean=1e3, eps_std=1e3))
+    _, _, state, _ = iterate(script, args, state)
+    assert (state.multipliers == 1e-8).any() and (state.multipliers >= 1e-8).all()
+
+
+# REINFORCE and A2C
+
+
+@pytest.mark.parametrize("baseline", ["none", "mean"])
+def test_reinforce_has_the_score_function_gradient(baseline):
+    """Two episodes by hand: 2 steps and 3 steps; the second ends by its time limit, which counts as an end."""
+    script, args, state = start("reinforce", gamma=0.5, baseline=baseline)
+    rng = np.random.default_rng(0)
+    obs, actions = rng.normal(size=(5, 11)).astype(np.float32), rng.normal(size=(5, 3)).astype(np.float32)
+    experience = dict(obs=obs, actions=actions, rewards=np.array([1.0, 2.0, 3.0, 4.0, 5.0]), final_obs=obs[:1])
+    experience |= dict(terminations=np.array([0, 1, 0, 0, 0], bool), truncations=np.array([0, 0, 0, 0, 1], bool))
+    batch = script.advantages(args, state, experience)
+    returns = torch.tensor([1 + 0.5 * 2, 2, 3 + 0.5 * 4 + 0.25 * 5, 4 + 0.5 * 5, 5.0])
+    weights = returns - returns.mean() if baseline == "mean" else returns
+    theta = script.flat_parameters(state.policy)
+    ours = grad(lambda theta: script.objective(args, state.policy, theta, batch))(theta)
+
+    reference = torch.zeros_like(theta)
+    for i in range(5):
+        means, log_stds = state.policy(torch.from_numpy(obs[i]))
+        score = torch.distributions.Normal(means, log_stds.exp()).log_prob(torch.from_numpy(actions[i])).sum()
+        parts = torch.autograd.grad(score, list(state.policy.parameters()))
+        reference += weights[i] * torch.cat([x.ravel() for x in parts]) / 5
+    torch.testing.assert_close(ours, reference, rtol=1e-4, atol=1e-5)
+
+
+def test_reinforce_collects_whole_episodes():
+    script, args, state = start(
+        "reinforce", num_envs=2, num_steps=13, env_id="environments:Clock-v0", num_minibatches=1
+    )
+    for _ in range(2):
+        experience = script.rollout(args, state)
+        assert experience["truncations"].tolist() == [False, False, False, False, True] * 6
+        assert experience["episodes"] == [(15.0, 5)] * 6 and len(experience["final_obs"]) == 6
+        assert [actor.episode_length for actor in state.envs] == [0, 0]
+
+
+def test_a2c_with_lambda_1_has_the_n_step_estimate():
+    """GUIDE eq. 14: the rewards up to the end of the episode or of the rollout, plus the value there, minus V(s)."""
+    script, args, state = start("a2c", gae_lambda=1.0, gamma=0.9, num_steps=64, num_envs=2)
+    experience = script.rollout(args, state)
+    batch = script.advantages(args, state, experience)
+    ends = np.flatnonzero(experience["terminations"] | experience["truncations"])
+    bootstrap = dict(zip(np.flatnonzero(experience["truncations"]), experience["final_obs"]))
+    assert experience["terminations"].any() and len(bootstrap) >= 2
+    for t in range(128):
+        end = ends[ends >= t][0]
+        estimate = sum(0.9 ** (k - t) * experience["rewards"][k] for k in range(t, end + 1))
+        if end in bootstrap:
+            estimate += 0.9 ** (end + 1 - t) * state.value(torch.from_numpy(bootstrap[end])[None]).item()
+        assert batch["targets"][t].item() == pytest.approx(estimate, abs=1e-4)
+        assert batch["advantages"][t].item() == pytest.approx(estimate - batch["values"][t].item(), abs=1e-4)
+
+
+def test_a2c_has_the_score_function_gradient_of_normalized_advantages():
+    script, args, state = start("a2c", entropy_coef=0.02)
+    batch = script.advantages(args, state, script.rollout(args, state))
+    theta = script.flat_parameters(state.policy)
+    ours = grad(lambda theta: script.objective(args, state.policy, theta, batch))(theta)
+    A = batch["advantages"]
+    means, log_stds = state.policy(batch["obs"])
+    gaussian = torch.distributions.Normal(means, log_stds.exp())
+    surrogate = (gaussian.log_prob(batch["actions"]).sum(-1) * (A - A.mean()) / A.std()).mean()
+    parts = torch.autograd.grad(surrogate + 0.02 * gaussian.entropy().sum(-1).mean(), list(state.policy.parameters()))
+    torch.testing.assert_close(ours, torch.cat([x.ravel() for x in parts]), rtol=1e-4, atol=1e-6)

@@ -1,0 +1,91 @@
+"""Environment steps a second of a training script, beside raw environment stepping and Stable-Baselines3.
+
+    python tests/throughput.py                                # ppo on Hopper-v5
+    python tests/throughput.py --algo a2c --num-envs 8        # another script, with as many environments as it takes
+
+Each round measures one after another, on one thread: raw, env.step with Gaussian actions, resets included; ours, the
+median sps of progress.csv from the third iteration on (so without compilation); and, where stable-baselines3 (for
+trpo: sb3-contrib) is installed, its PPO or TRPO with the same batch, minibatches, epochs and networks. Machines differ
+and drift: the ratios, taken round by round, are what to read.
+"""
+
+import csv
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+os.environ |= {"OMP_NUM_THREADS": "1"}
+
+import gymnasium as gym
+import numpy as np
+import tyro
+
+
+@dataclass
+class Args:
+    algo: str = "ppo"
+    """script in algos/"""
+    env_id: str = "Hopper-v5"
+    """environment"""
+    num_envs: int = 1
+    """environments of ours, 2048 steps each in an iteration"""
+    iterations: int = 12
+    """iterations of ours in a round"""
+    rounds: int = 3
+    """rounds"""
+
+
+def raw(args: Args, steps: int = 8192) -> float:
+    env = gym.make(args.env_id)
+    env.reset(seed=0)
+    actions = np.random.default_rng(0).standard_normal((steps, *env.action_space.shape)).astype(np.float32)
+    start = time.perf_counter()
+    for action in actions:
+        _, _, terminated, truncated, _ = env.step(action)
+        if terminated or truncated:
+            env.reset()
+    return steps / (time.perf_counter() - start)
+
+
+def ours(args: Args) -> float:
+    script = Path(__file__).parent.parent / "algos" / f"{args.algo}.py"
+    steps = 2048 * args.num_envs * args.iterations
+    with tempfile.TemporaryDirectory() as folder:
+        flags = f"--env-id {args.env_id} --num-envs {args.num_envs} --total-timesteps {steps} --runs-dir {folder}"
+        subprocess.run([sys.executable, script, *flags.split()], check=True, stdout=subprocess.DEVNULL)
+        [progress] = Path(folder).glob("*/progress.csv")
+        with open(progress, newline="") as file:
+            return statistics.median(float(row["sps"]) for row in list(csv.DictReader(file))[2:])
+
+
+def stable_baselines3(args: Args, steps: int = 8192) -> float | None:
+    try:
+        import torch
+        from stable_baselines3 import PPO
+
+        if args.algo.startswith("trpo"):
+            from sb3_contrib import TRPO
+    except ImportError:
+        return None
+    torch.set_num_threads(1)
+    model = (TRPO if args.algo.startswith("trpo") else PPO)("MlpPolicy", args.env_id, device="cpu", seed=0)
+    model.learn(2048)
+    start = time.perf_counter()
+    model.learn(steps, reset_num_timesteps=False)
+    return steps / (time.perf_counter() - start)
+
+
+if __name__ == "__main__":
+    args = tyro.cli(Args, description=__doc__)
+    rows = []
+    for number in range(args.rounds):
+        rates = raw(args), ours(args), stable_baselines3(args)
+        rows.append([rates[1] / other if other else float("nan") for other in (rates[0], rates[2])])
+        print("raw {:,.0f}, ours {:,.0f}, sb3 {}".format(*rates), flush=True)
+    to_raw, to_sb3 = (statistics.median(column) for column in zip(*rows))
+    print(f"{args.algo} on {args.env_id}, medians of {args.rounds}: {to_raw:.2f} of raw, {to_sb3:.1f} times sb3")
