@@ -106,7 +106,7 @@ class Args:
     """discount factor"""
     gae_lambda: float = 0.95
     """lambda of generalized advantage estimation"""
-    entropy_coef: float = 0.0
+    entropy_coef: float = 0.001
     """coefficient of the entropy in the objective; may be negative"""
     policy_hidden: tuple[int, ...] = (64, 64)
     """sizes of the policy's hidden layers"""

@@ -408,7 +408,6 @@ def update(args: Args, state: SimpleNamespace, batch: dict[str, Tensor]) -> tupl
     """One iteration's whole update, value network first -> the state in which the next iteration begins, statistics.
     The given state's networks and optimizers stay as they are; its random generator moves on."""
     value_lr, max_kl = torch.tensor(args.value_lr), args.max_kl
-
     run_steps = compiled_minibatch_steps if args.compile else minibatch_steps
 
     def value_loss(parameters: Tensor, minibatch: dict[str, Tensor]) -> Tensor:
@@ -416,34 +415,15 @@ def update(args: Args, state: SimpleNamespace, batch: dict[str, Tensor]) -> tupl
         losses = (values - targets) ** 2
         return losses.mean()
 
-    def trust_region_step() -> tuple[nn.Module, float, float, float]:
-        def surrogate(parameters: Tensor) -> Tensor:
-            return objective(args, state.policy, parameters, batch)
+    def surrogate(parameters: Tensor) -> Tensor:
+        return objective(args, state.policy, parameters, batch)
 
-        def mean_kl(parameters: Tensor) -> Tensor:
-            old, new = (batch["means"], batch["log_stds"]), call(state.policy, parameters, batch["obs"])
-            return kl_divergence(*old, *new).mean()
+    def mean_kl(parameters: Tensor) -> Tensor:
+        old, new = (batch["means"], batch["log_stds"]), call(state.policy, parameters, batch["obs"])
+        return kl_divergence(*old, *new).mean()
 
-        def product(vector: Tensor, batch: dict[str, Tensor]) -> Tensor:
-            return fisher_vector_product(state.policy, parameters, vector, batch) + args.cg_damping * vector
-
-        parameters = flat_parameters(state.policy)
-        gradient, surrogate_before = grad_and_value(surrogate)(parameters)
-        size = math.ceil(args.fisher_fraction * len(batch["obs"]))
-        rows = torch.from_numpy(state.rng.permutation(len(batch["obs"]))[:size]).expand(args.cg_steps, size).clone()
-        carry = torch.zeros_like(gradient), gradient, gradient.clone()
-        (x, residual, _), _ = run_steps(partial(conjugate_gradient_step, product), carry, batch, rows)
-        curvature = x @ (gradient - residual)  # x^T (F + damping) x, since residual = gradient - (F + damping) x
-        full_step = math.sqrt(2 * max_kl / curvature.clamp(min=1e-30)) * x
-        fractions = [args.backtrack_ratio**k for k in range(args.backtrack_steps)]
-        slope = gradient @ full_step
-        new, fraction = line_search(surrogate, mean_kl, max_kl, parameters, full_step, slope, fractions)
-        return (
-            with_parameters(state.policy, new),
-            -surrogate_before,
-            fraction,
-            residual.norm() / gradient.norm().clamp(min=1e-30),
-        )
+    def damped_product(vector: Tensor, batch: dict[str, Tensor]) -> Tensor:
+        return fisher_vector_product(state.policy, old_parameters, vector, batch) + args.cg_damping * vector
 
     def fit(network: nn.Module, adam: dict[str, Tensor], loss: Callable, lr: Tensor, epochs: int) -> tuple:
         def step(carry: tuple, minibatch: dict[str, Tensor]) -> tuple[tuple, Tensor]:
@@ -456,10 +436,21 @@ def update(args: Args, state: SimpleNamespace, batch: dict[str, Tensor]) -> tupl
         return with_parameters(network, parameters), adam, losses.mean()
 
     value, value_adam, v_loss = fit(state.value, state.value_optimizer, value_loss, value_lr, args.value_epochs)
-    policy, p_loss, line_search_step, cg_residual = trust_region_step()
+
+    old_parameters = flat_parameters(state.policy)
+    gradient, old_surrogate = grad_and_value(surrogate)(old_parameters)
+    size = math.ceil(args.fisher_fraction * len(batch["obs"]))
+    rows = torch.from_numpy(state.rng.permutation(len(batch["obs"]))[:size]).expand(args.cg_steps, size).clone()
+    start = torch.zeros_like(gradient), gradient, gradient.clone()
+    (x, residual, _), _ = run_steps(partial(conjugate_gradient_step, damped_product), start, batch, rows)
+    curvature = x @ (gradient - residual)  # x^T (F + damping) x, since residual = gradient - (F + damping) x
+    step = math.sqrt(2 * max_kl / curvature.clamp(min=1e-30)) * x
+    fractions = [args.backtrack_ratio**k for k in range(args.backtrack_steps)]
+    parameters, fraction = line_search(surrogate, mean_kl, max_kl, old_parameters, step, gradient @ step, fractions)
+    policy = with_parameters(state.policy, parameters)
     ratios, kls, entropies = policy_change(policy, batch)
     statistics = dict(
-        policy_loss=p_loss,
+        policy_loss=-old_surrogate,
         value_loss=v_loss,
         entropy=entropies.mean(),
         mean_kl=kls.mean(),
@@ -467,8 +458,8 @@ def update(args: Args, state: SimpleNamespace, batch: dict[str, Tensor]) -> tupl
         max_ratio=ratios.max(),
         explained_variance=1 - (batch["targets"] - batch["values"]).var() / batch["targets"].var(),
         value_lr=value_lr,
-        line_search_step=line_search_step,
-        cg_residual=cg_residual,
+        line_search_step=fraction,
+        cg_residual=residual.norm() / gradient.norm().clamp(min=1e-30),
     )
     learned = dict(policy=policy, value=value, value_optimizer=value_adam)
     counters = dict(iteration=state.iteration + 1, global_step=state.global_step + len(batch["obs"]))

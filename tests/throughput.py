@@ -83,7 +83,7 @@ def stable_baselines3(args: Args, steps: int = 8192) -> float | None:
 if __name__ == "__main__":
     args = tyro.cli(Args, description=__doc__)
     rows = []
-    for number in range(args.rounds):
+    for _ in range(args.rounds):
         rates = raw(args), ours(args), stable_baselines3(args)
         rows.append([rates[1] / other if other else float("nan") for other in (rates[0], rates[2])])
         print("raw {:,.0f}, ours {:,.0f}, sb3 {}".format(*rates), flush=True)
