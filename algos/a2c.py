@@ -597,8 +597,8 @@ def check_arguments(args: Args) -> None:
     batch_size = args.num_envs * args.num_steps
     if args.total_timesteps < batch_size:
         stop(f"--total-timesteps {args.total_timesteps}: less than one iteration, num_envs * num_steps = {batch_size}")
-    if batch_size % args.num_minibatches:
-        stop(f"--num-minibatches {args.num_minibatches}: does not divide num_envs * num_steps = {batch_size}")
+    if batch_size % args.num_minibatches or batch_size == args.num_minibatches:
+        stop(f"--num-minibatches {args.num_minibatches}: num_envs * num_steps = {batch_size} does not divide evenly")
 
 
 def make_actors(args: Args) -> list[Actor]:
@@ -718,9 +718,10 @@ def default_run_name(args: Args) -> str:
         if value != field.default and field.name not in ("env_id", "seed", *NOT_OF_THE_RUN):
             text = "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
             flags.append({"True": name, "False": f"no-{name}"}.get(text, f"{name}={text}"))
-    if len("__".join(flags)) > 100:
-        flags = [hashlib.sha256("__".join(flags).encode()).hexdigest()[:12]]
-    name = "__".join([args.env_id, Path(__file__).stem, *flags, f"seed{args.seed}"])
+    start, end = [args.env_id, Path(__file__).stem], [f"seed{args.seed}"]
+    name = "__".join(start + flags + end)
+    if len(name) > 150:
+        name = "__".join([*start, hashlib.sha256("__".join(flags).encode()).hexdigest()[:12], *end])
     return name.replace("/", "-").replace(":", "-")
 
 
@@ -754,8 +755,8 @@ def open_run(args: Args, state: SimpleNamespace) -> Iterator[SimpleNamespace]:
     with progress:
         try:
             fcntl.flock(progress, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            stop(f"{folder} is in use by another process")
+        except OSError as error:
+            stop(f"{folder} is in use by another process ({error.strerror})")
         checkpoints = sorted(folder.glob("checkpoints/iter_*.pt"))
         if checkpoints and not args.overwrite:
             checkpoint = load_checkpoint(checkpoints[-1])
