@@ -523,12 +523,7 @@ def main(argv: list[str] | None = None) -> None:
 
 FORMAT = 1  # of the checkpoints
 SCRIPT = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
-NOT_OF_THE_RUN = (
-    "runs_dir",
-    "run_name",
-    "overwrite",
-    "checkpoint_every",
-)  # arguments that may change when it continues
+NOT_OF_THE_RUN = ("runs_dir", "run_name", "overwrite", "checkpoint_every")  # may differ when a run continues
 TAGS = """
     charts/iteration charts/global_step charts/sps charts/episodes charts/episodic_return charts/episodic_length
     losses/policy_loss losses/value_loss losses/entropy trust_region/mean_kl trust_region/max_kl trust_region/max_ratio
@@ -543,27 +538,20 @@ def stop(message: str, status: int = 2) -> NoReturn:
 
 
 def check_arguments(args: Args) -> None:
-    """Refuses what tyro lets through."""
-    conditions = [
-        ("seed cg_damping", "must not be negative", lambda x: x >= 0),
-        ("gamma gae_lambda", "must lie in [0, 1]", lambda x: 0 <= x <= 1),
-        ("fisher_fraction backtrack_ratio", "must lie in (0, 1]", lambda x: 0 < x <= 1),
-        ("policy_hidden value_hidden", "must be one or more sizes greater than 0", lambda x: x and min(x) > 0),
-        (
-            "total_timesteps num_envs num_steps num_minibatches policy_epochs value_epochs policy_lr value_lr "
-            "value_clip_eps reward_clip_range obs_clip_range max_grad_norm clip_eps max_kl max_kl_final cg_steps "
-            "backtrack_steps eps_temperature eps_mean eps_std checkpoint_every",
-            "must be greater than 0",
-            lambda x: x is None or x > 0,
-        ),
-    ]
+    """Refuses what tyro lets through: numbers must be finite and, where no other rule stands here, greater than 0."""
+    not_negative = "must not be negative", lambda x: x >= 0
+    share, positive_share = ("must lie in [0, 1]", lambda x: 0 <= x <= 1), ("must lie in (0, 1]", lambda x: 0 < x <= 1)
+    sizes = "must be one or more sizes greater than 0", lambda x: x and min(x) > 0
+    rules = dict(seed=not_negative, cg_damping=not_negative, gamma=share, gae_lambda=share)
+    rules |= dict(fisher_fraction=positive_share, backtrack_ratio=positive_share)
+    rules |= dict(policy_hidden=sizes, value_hidden=sizes, entropy_coef=("", lambda x: True))
     for name, value in asdict(args).items():
-        option = f"--{name.replace('_', '-')} {value}"
+        option, is_number = f"--{name.replace('_', '-')} {value}", not isinstance(value, bool | str | None)
         if isinstance(value, float) and not math.isfinite(value):
             stop(f"{option}: must be finite")
-        for names, text, condition in conditions:
-            if name in names.split() and not condition(value):
-                stop(f"{option}: {text}")
+        text, holds = rules.get(name, ("must be greater than 0", lambda x: x > 0))
+        if is_number and not holds(value):
+            stop(f"{option}: {text}")
     batch_size = args.num_envs * args.num_steps
     if args.total_timesteps < batch_size:
         stop(f"--total-timesteps {args.total_timesteps}: less than one iteration, num_envs * num_steps = {batch_size}")
@@ -655,9 +643,8 @@ def restore(state: SimpleNamespace, checkpoint: dict[str, Any]) -> None:
 
 def identity(args: Args) -> dict[str, Any]:
     """What a checkpoint says of its run: a run continues to the same bits where none of it differs."""
-    versions = {x.__name__: str(x.__version__) for x in (torch, gym, mujoco, np)} | dict(
-        python=platform.python_version()
-    )
+    libraries = {x.__name__: str(x.__version__) for x in (torch, gym, mujoco, np)}
+    versions = dict(python=platform.python_version(), **libraries)
     return dict(format=FORMAT, algo=Path(__file__).stem, args=asdict(args), script=SCRIPT, versions=versions)
 
 
@@ -734,10 +721,7 @@ def open_run(args: Args, state: SimpleNamespace) -> Iterator[SimpleNamespace]:
             restore(state, checkpoint)
             print(f"{folder}: continuing from iteration {state.iteration}", flush=True)
             if state.iteration > 0 and any(actor.obs is None for actor in state.envs):
-                print(
-                    f"{args.env_id} is not MuJoCo's: its episodes begin anew, not an exact continuation",
-                    file=sys.stderr,
-                )
+                print("not a MuJoCo environment: new episodes begin, not an exact continuation", file=sys.stderr)
         else:
             for path in [*checkpoints, *folder.glob("events.out.tfevents.*")]:
                 path.unlink()
@@ -769,7 +753,8 @@ def record(args: Args, run: SimpleNamespace, state: SimpleNamespace, statistics:
     if episodes:
         row["episodic_return"], row["episodic_length"] = np.mean(episodes, axis=0).tolist()
     row |= statistics
-    tags = {tag.split("/")[1]: tag for tag in TAGS} | {x: f"trust_region/{x}" for x in statistics if x not in str(TAGS)}
+    tags = {tag.split("/")[1]: tag for tag in TAGS}
+    tags |= {name: f"trust_region/{name}" for name in statistics if name not in tags}
     table = csv.DictWriter(run.progress, tags)
     if state.iteration == 1:
         table.writeheader()
