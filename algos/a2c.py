@@ -491,7 +491,7 @@ def update(args: Args, state: SimpleNamespace, batch: dict[str, Tensor]) -> tupl
     )
     learned = dict(policy=policy, value=value, policy_optimizer=policy_adam, value_optimizer=value_adam)
     counters = dict(iteration=state.iteration + 1, global_step=state.global_step + len(batch["obs"]))
-    return SimpleNamespace(**{**vars(state), **learned, **counters}), {k: x.item() for k, x in statistics.items()}
+    return SimpleNamespace(**{**vars(state), **learned, **counters}), {k: float(x) for k, x in statistics.items()}
 
 
 @torch.no_grad()

@@ -413,7 +413,7 @@ def update(args: Args, state: SimpleNamespace, batch: dict[str, Tensor]) -> tupl
     )
     learned = dict(policy=policy, policy_optimizer=adam)
     counters = dict(iteration=state.iteration + 1, global_step=state.global_step + len(batch["obs"]))
-    return SimpleNamespace(**{**vars(state), **learned, **counters}), {k: x.item() for k, x in statistics.items()}
+    return SimpleNamespace(**{**vars(state), **learned, **counters}), {k: float(x) for k, x in statistics.items()}
 
 
 @torch.no_grad()

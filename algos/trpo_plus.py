@@ -534,7 +534,7 @@ def update(args: Args, state: SimpleNamespace, batch: dict[str, Tensor]) -> tupl
     value, value_adam, v_loss = fit(state.value, state.value_optimizer, value_loss, value_lr, args.value_epochs)
 
     old_parameters = flat_parameters(state.policy)
-    gradient, old_surrogate = grad_and_value(surrogate)(old_parameters)
+    gradient = grad(surrogate)(old_parameters)
     size = math.ceil(args.fisher_fraction * len(batch["obs"]))
     rows = torch.from_numpy(state.rng.permutation(len(batch["obs"]))[:size]).expand(args.cg_steps, size).clone()
     start = torch.zeros_like(gradient), gradient, gradient.clone()
@@ -546,7 +546,7 @@ def update(args: Args, state: SimpleNamespace, batch: dict[str, Tensor]) -> tupl
     policy = with_parameters(state.policy, parameters)
     ratios, kls, entropies = policy_change(policy, batch)
     statistics = dict(
-        policy_loss=-old_surrogate,
+        policy_loss=-surrogate(parameters),
         value_loss=v_loss,
         entropy=entropies.mean(),
         mean_kl=kls.mean(),
