@@ -1,9 +1,10 @@
-"""Draws the learning curves of runs, one thin line a seed, and prints their final rewards as a Markdown table.
+"""Draws the learning curves of runs and prints their final rewards as a Markdown table.
 
     python figures/curves.py runs/Hopper-v5__ppo__seed* --out figures/ppo.png
 
 The reward of an iteration is the mean undiscounted return of the episodes that ended in it; a run's final reward is
-the mean over its last five iterations. Intervals are 95 % bootstrap intervals of the mean over seeds.
+the mean over its last five iterations. Intervals are 95 % bootstrap intervals of the mean over seeds. Curves are
+averaged over 11 iterations and over the seeds; where there is one algorithm, thin lines show its seeds.
 """
 
 import csv
@@ -69,7 +70,7 @@ def main() -> None:
         axis.set(title=env_id, xlabel="environment steps (millions)", ylabel="episode return")
         axis.spines[["top", "right"]].set_visible(False)
     if len(algos) > 1:
-        axes[0, 0].legend(frameon=False, fontsize=8)
+        figure.legend(*axes[0, 0].get_legend_handles_labels(), frameon=False, loc="outside right center")
     figure.savefig(args.out, dpi=150)
 
 
