@@ -55,7 +55,6 @@ def refused(script, flags, capsys):
     return message
 
 
-@pytest.mark.filterwarnings("ignore:.*is out of date")
 @pytest.mark.parametrize("algo", ALGOS)
 def test_arguments(algo, runs, capsys):
     (runs / "file").touch()
