@@ -262,7 +262,7 @@ def observe(args: Args, stats: RunningStats, obs: np.ndarray, live: bool) -> np.
 
 
 def numpy_forward(network: nn.Sequential) -> Callable[[np.ndarray], np.ndarray]:
-    """The network as a function of numpy arrays [N, in] -> [N, out], for acting: 5 us a call where torch takes 40."""
+    """The network as a function of numpy arrays [N, in] -> [N, out]; a call takes a tenth of the time in torch."""
     activations = {nn.Tanh: np.tanh, nn.ReLU: lambda x: np.maximum(x, 0), nn.SiLU: lambda x: x / (1 + np.exp(-x))}
     activation = activations[type(network[1])]
     *hidden, output = [(x.weight.detach().numpy().T, x.bias.detach().numpy()[None]) for x in network[::2]]

@@ -42,6 +42,8 @@ def trace(algo, **settings):
         for name in ("policy", "value"):
             if hasattr(state, name):
                 seen[f"{name}_{i}"] = script.flat_parameters(vars(state)[name])
+        if i == 3:
+            break
         experience, _, state, _ = iterate(script, args, state)
         if i == 0:
             seen["networks"] = torch.cat(list(seen.values()))
