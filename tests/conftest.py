@@ -14,17 +14,19 @@ import torch
 
 ROOT = Path(__file__).parent.parent
 ALGOS = sorted(path.stem for path in (ROOT / "algos").glob("*.py"))
+DIAGNOSTICS = sorted(path.stem for path in (ROOT / "diagnostics").glob("*.py"))
 sys.path.append(str(Path(__file__).parent))  # for --env-id environments:...
 
 
-def load(algo):
-    """algos/<algo>.py as a module."""
-    if algo not in sys.modules:
-        spec = importlib.util.spec_from_file_location(algo, ROOT / "algos" / f"{algo}.py")
-        sys.modules[algo] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[algo])
+def load(name):
+    """algos/<name>.py or diagnostics/<name>.py as a module."""
+    if name not in sys.modules:
+        folder = "diagnostics" if name in DIAGNOSTICS else "algos"
+        spec = importlib.util.spec_from_file_location(name, ROOT / folder / f"{name}.py")
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
     torch.set_num_threads(1)
-    return sys.modules[algo]
+    return sys.modules[name]
 
 
 SMALL = dict(total_timesteps=768, num_envs=1, num_steps=256, num_minibatches=4, policy_epochs=2, value_epochs=2)

@@ -43,6 +43,53 @@ class Dictionary(Clock):
     observation_space = gym.spaces.Dict({"clock": Clock.observation_space})
 
 
+class Chain(gym.Env):
+    """Walks through the places, whatever the action, and ends. Observation: the place, one-hot. Reward: that of the
+    place, minus the squared distance of the action from TARGET."""
+
+    TARGET = np.array([0.5, -1.0])
+    rewards = 1.0, -2.0, 4.0, 3.0
+    action_space = gym.spaces.Box(-1, 1, (2,))
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 30}
+
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+        self.observation_space = gym.spaces.Box(0, 1, (len(self.rewards),), np.float64)
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place = 0
+        return self.observe(), {}
+
+    def observe(self):
+        return np.eye(len(self.rewards) + 1)[self.place, :-1]
+
+    def step(self, action):
+        reward = self.rewards[self.place] - ((action - self.TARGET) ** 2).sum()
+        self.place += 1
+        return self.observe(), reward, self.place == len(self.rewards), False, {}
+
+    def render(self):
+        return np.full((8, 8, 3), 60 * self.place, np.uint8)
+
+
+class Bandit(Chain):
+    """One step from a random place of two."""
+
+    rewards = 1.0, 13.0
+
+    def reset(self, seed=None, options=None):
+        gym.Env.reset(self, seed=seed)
+        self.place = int(self.np_random.integers(2))
+        return self.observe(), {}
+
+    def step(self, action):
+        obs, reward, *_ = super().step(action)
+        return obs, reward, True, False, {}
+
+
+gym.register("Chain-v0", Chain)
+gym.register("Bandit-v0", Bandit)
 gym.register("Clock-v0", Clock, max_episode_steps=5)
 gym.register("Nan-v0", Nan, max_episode_steps=5)
 gym.register("Unbounded-v0", Unbounded, max_episode_steps=5)

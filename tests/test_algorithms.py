@@ -16,9 +16,9 @@ NINE_OFF = dict.fromkeys("value_clip reward_scale orthogonal_init anneal_lr rewa
 NINE_OFF |= dict.fromkeys("obs_norm obs_clip tanh grad_clip".split(), False)
 
 
-def definitions(algo):
+def definitions(path):
     """Source text of each top-level function and class, decorators included."""
-    source = (ROOT / "algos" / f"{algo}.py").read_text()
+    source = path.read_text()
     lines = source.splitlines()
     nodes = [x for x in ast.parse(source).body if isinstance(x, ast.FunctionDef | ast.ClassDef)]
     starts = [min([x.lineno, *(d.lineno for d in x.decorator_list)]) - 1 for x in nodes]
@@ -27,19 +27,19 @@ def definitions(algo):
 
 def test_same_name_same_source():
     first = {}
-    for algo in ALGOS:
-        for name, source in definitions(algo).items():
+    for path in [*(ROOT / "algos").glob("*.py"), *(ROOT / "diagnostics").glob("*.py")]:
+        for name, source in definitions(path).items():
             if name not in DIFFERENT:
-                other, text = first.setdefault(name, (algo, source))
-                assert source == text, f"{name} differs between {other} and {algo}"
-        text = (ROOT / "algos" / f"{algo}.py").read_text()
-        first_bookkeeping = text.split("\n# Bookkeeping")[1].split("\ndef ")[0]
-        assert first_bookkeeping == first.setdefault("constants", (algo, first_bookkeeping))[1]
+                other, text = first.setdefault(name, (path, source))
+                assert source == text, f"{name} differs between {other} and {path}"
+        banner = "\n# Bookkeeping" if path.parent.name == "algos" else "\n# Shared by the diagnostics"
+        constants = path.read_text().split(banner)[1].split("\ndef ")[0]
+        assert constants == first.setdefault(banner, (path, constants))[1]
 
 
 def test_contract_has_the_same_signatures_and_sections_everywhere():
     for algo in ALGOS:
-        script, names = load(algo), list(definitions(algo))
+        script, names = load(algo), list(definitions(ROOT / "algos" / f"{algo}.py"))
         for name in CONTRACT:
             ours, ppos = (inspect.signature(vars(x)[name]).parameters for x in (script, load("ppo")))
             assert list(ours) == list(ppos)

@@ -1,0 +1,469 @@
+"""How good is a checkpoint? Return and length of complete episodes, and a video of one.
+
+    python diagnostics/evaluate.py runs/Hopper-v5__ppo__seed1
+    python diagnostics/evaluate.py runs/Hopper-v5__ppo__seed1 --deterministic --checkpoints 150 300 488
+    MUJOCO_GL=egl python diagnostics/evaluate.py runs/Hopper-v5__ppo__seed1 --video hopper.gif
+
+Returns are undiscounted sums of raw rewards; observations are normalized with the checkpoint's frozen statistics. Every
+episode is played to its end, by an actor of its own, so that long ones count no less than short ones.
+"""
+
+import contextlib
+import functools
+import hashlib
+import importlib.util
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Annotated, Any, NamedTuple, NoReturn
+
+import gymnasium as gym
+import imageio
+import numpy as np
+import torch
+import tyro
+from matplotlib.figure import Figure
+from torch import Tensor
+from tqdm import tqdm
+
+# Arguments -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Args:
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """run folders, of one environment"""
+    checkpoints: tuple[int, ...] = ()
+    """iterations; default: the newest checkpoint"""
+    episodes: int = 100
+    """episodes of each checkpoint"""
+    deterministic: bool = False
+    """act with the mean of the policy instead of a sample"""
+    video: Path | None = None
+    """also play one episode of the last checkpoint named into this file, .gif, or .mp4 where ffmpeg is installed"""
+    script: Path | None = None
+    """algorithm script; default: the one in algos/ that the run names"""
+    out: Path | None = None
+    """folder of figures and numbers; default: figures/ inside the run's folder"""
+    jobs: int = len(os.sched_getaffinity(0))
+    """worker processes; numbers do not depend on it"""
+    seed: int = 0
+    """seed of everything sampled here"""
+
+
+class Source(NamedTuple):
+    """A checkpoint and the script that understands it; small, so that tasks for workers can carry it."""
+
+    script: Path
+    run: Path
+    iteration: int
+
+    @property
+    def path(self) -> Path:
+        return self.run / "checkpoints" / f"iter_{self.iteration:06d}.pt"
+
+
+# Episodes ------------------------------------------------------------------------------------------------------------
+
+
+NAMES = ("returns", "lengths")
+
+
+def acting_parameters(source: Source, deterministic: bool) -> Tensor:
+    """Policy parameters [P]; with a standard deviation of 0 if the policy is to act deterministically."""
+    script, _, state = checkpoint_state(source)
+    policy = script.with_parameters(state.policy, script.flat_parameters(state.policy))
+    if deterministic:
+        policy.log_std.data.fill_(-torch.inf)
+    return script.flat_parameters(policy)
+
+
+def measure_episodes(args: Args, source: Source, sample: Callable, _: Any) -> Iterator[dict[str, Any]]:
+    parameters = acting_parameters(source, args.deterministic)
+    sizes = [min(GROUP, args.episodes - first) for first in range(0, args.episodes, GROUP)]
+    seeds = [(args.seed, source.iteration, i) for i in range(len(sizes))]
+    tasks = [(source, seed, size, 1, parameters) for seed, size in zip(seeds, sizes)]
+    episodes = np.array([episode for group in sample(play, tasks) for episode in group])
+    numbers = {}
+    for name, x in zip(NAMES, episodes.T):
+        numbers[name] = dict(mean=x.mean().item(), interval=interval(x), median=np.median(x).item(), all=x.tolist())
+    yield numbers
+
+
+class Camera(gym.Wrapper):
+    """Keeps every stride-th picture of the first episode."""
+
+    def __init__(self, env: gym.Env, stride: int):
+        super().__init__(env)
+        self.stride, self.steps, self.ended, self.frames = stride, 0, False, []
+
+    def step(self, action: np.ndarray) -> tuple:
+        result = self.env.step(action)
+        if not self.ended and self.steps % self.stride == 0:
+            self.frames.append(self.env.render())
+        self.steps, self.ended = self.steps + 1, self.ended or result[2] or result[3]
+        return result
+
+
+def film(args: Args, source: Source) -> None:
+    """Plays an episode into the video file, at about 30 frames a second."""
+    script, settings, state = fresh_state(source, (args.seed, source.iteration), 1, 32)
+    state.policy = script.with_parameters(state.policy, acting_parameters(source, args.deterministic))
+    [actor] = state.envs
+    try:
+        env = gym.make(settings.env_id, render_mode="rgb_array")
+        fps = env.metadata.get("render_fps", 30)
+        stride = max(1, round(fps / 30))
+        actor.env = camera = Camera(env, stride)
+        while not camera.ended:
+            script.rollout(settings, state, live=False)
+    except Exception as error:
+        sys.unraisablehook = lambda _: None  # what failed to start fails to end, too
+        advice = "without a screen, install libegl1 and libgl1-mesa-dri (their names in Debian) and set MUJOCO_GL=egl"
+        stop(f"cannot render {settings.env_id} ({str(error) or type(error).__name__}); {advice}", 1)
+    args.video.parent.mkdir(parents=True, exist_ok=True)
+    if args.video.suffix == ".gif":
+        imageio.mimsave(args.video, camera.frames, duration=1000 * stride / fps, loop=0)
+    else:
+        height, width, _ = camera.frames[0].shape
+        pixels = f"-f rawvideo -pix_fmt rgb24 -s {width}x{height} -r {fps / stride} -i -".split()
+        command = ["ffmpeg", "-y", "-loglevel", "error", *pixels, "-pix_fmt", "yuv420p", str(args.video)]
+        subprocess.run(command, input=np.array(camera.frames).tobytes(), check=True)
+    print(args.video)
+
+
+# Figures -------------------------------------------------------------------------------------------------------------
+
+
+def draw_episodes(cells: list[dict[str, Any]], path: Path) -> None:
+    """Every episode's return and length, the means and their intervals."""
+    figure, axes = new_figure(1, 2, (1.2 + 0.9 * len(cells) + 2.4, 3.2))
+    for axis, name in zip(axes[0], NAMES):
+        for x, cell in enumerate(cells):
+            style, numbers = look(cell["algo"]), cell[name]
+            spread = np.linspace(x - 0.25, x + 0.25, len(numbers["all"]))
+            axis.plot(spread, numbers["all"], ".", color=style["color"], alpha=0.4, markersize=3)
+            low, high = numbers["interval"]
+            bar = [[numbers["mean"] - low], [high - numbers["mean"]]]
+            axis.errorbar(x, numbers["mean"], bar, **style | dict(color="black", zorder=3, capsize=4, label=None))
+        labels = [f"{cell['run'].split('__', 1)[-1]}\n{cell['iteration']}" for cell in cells]
+        axis.set_xticks(range(len(cells)), labels, rotation=0 if len(cells) == 1 else 30, fontsize=7)
+        axis.set_ylim(bottom=min(0, axis.get_ylim()[0]))
+    axes[0, 0].set_ylabel("episode return")
+    axes[0, 1].set_ylabel("episode length (steps)")
+    save_figure(figure, path)
+
+
+# Main ----------------------------------------------------------------------------------------------------------------
+
+
+def main(argv: list[str] | None = None) -> None:
+    args = tyro.cli(Args, args=argv, description=__doc__)
+    check_options(args)
+    if args.video and args.video.suffix not in (".gif", ".mp4"):
+        stop(f"--video {args.video}: must end in .gif or .mp4")
+    if args.video and args.video.suffix == ".mp4" and not shutil.which("ffmpeg"):
+        stop(f"--video {args.video}: needs ffmpeg, which is not installed; .gif does not")
+    opened = open_runs(args.runs, args.script)
+    sources = [x for run in opened for x in (choose(run, args.checkpoints) if args.checkpoints else run[-1:])]
+    path = output_folder(args.out, args.runs) / "evaluate.json"
+    work = []
+    for source in sources:
+        identity = identify(source, args.seed) | dict(episodes=args.episodes, deterministic=args.deterministic)
+        work.append((partial(measure_episodes, args), source, [identity], args.episodes))
+    limit = checkpoint_state(sources[0])[2].envs[0].env.spec.max_episode_steps
+    cells = measure_missing(path, args.jobs, work, f"episodes of up to {limit:,} steps" if limit else "episodes")
+    for cell in cells:
+        ends = {name: "{:.1f} [{:.1f}, {:.1f}]".format(cell[name]["mean"], *cell[name]["interval"]) for name in NAMES}
+        print(f"{cell['run']}, iteration {cell['iteration']}: return {ends['returns']}, length {ends['lengths']}")
+    draw_episodes(cells, path)
+    if args.video:
+        film(args, sources[-1])
+
+
+# =====================================================================================================================
+# Shared by the diagnostics: runs and their scripts, sampling, workers, results, figures. No measurement below.
+# =====================================================================================================================
+
+GROUP = 8  # actors stepped in lock-step; fixed, since a row's last bits depend on the size of the batch it is in
+CONTRACT = "make_networks initial_state rollout advantages objective update".split()
+HELPERS = """
+    Args make_actors load_checkpoint restore planned_steps call flat_parameters with_parameters log_prob
+    kl_divergence policy_change
+""".split()
+COLOURS = dict(ppo="#0072b2", ppo_m="#d55e00", ppo_noclip="#56b4e9", trpo="#009e73", trpo_plus="#e69f00")
+COLOURS |= dict(reinforce="#999999", a2c="#cc79a7", vmpo="#000000")
+MARKERS = dict(zip(COLOURS, "os^Dv*Px"))  # colours are not enough in greyscale
+
+
+def stop(message: str, status: int = 2) -> NoReturn:
+    """Ends the program with one line on standard error; status 2: bad input, 1: training failed, 130: interrupted."""
+    print(f"{Path(__file__).name}: {message}", file=sys.stderr)
+    raise SystemExit(status)
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+
+
+def check_options(args: Any) -> None:
+    """Refuses what tyro lets through: every size must be greater than 0, every tuple of sizes hold one or more."""
+    may_be_zero, may_be_empty = ("seed", "checkpoints"), ("checkpoints", "concentration")
+    for name, value in vars(args).items():
+        numbers = value if isinstance(value, tuple) else (value,)
+        option = f"--{name.replace('_', '-')} {' '.join(map(str, numbers))}"
+        if not numbers and name not in may_be_empty:
+            stop(f"{option}: give one or more")
+        for x in numbers:
+            if isinstance(x, int) and not isinstance(x, bool) and x < (name not in may_be_zero):
+                stop(f"{option}: must {'not be negative' if name in may_be_zero else 'be greater than 0'}")
+
+
+def load_script(path: Path) -> ModuleType:
+    """An algorithm's script as a module. Stops where it cannot be imported or lacks a function of the contract."""
+    name = f"script_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        if spec is None or not path.is_file():
+            stop(f"{path}: no such script; name the one that made the run with --script")
+        script = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look for it there
+        try:
+            spec.loader.exec_module(script)
+        except Exception as error:
+            stop(f"{path}: {type(error).__name__}: {error}")
+        for function in CONTRACT + HELPERS:
+            if not hasattr(script, function):
+                stop(f"{path} has no {function}, which the diagnostics need")
+    return sys.modules[name]
+
+
+def open_runs(folders: tuple[Path, ...], script: Path | None, needs_critic: bool = False) -> list[list[Source]]:
+    """The checkpoints of each run, in order. Stops at what is not a run, and at runs of different environments."""
+    runs, env_ids = [], {}
+    for folder in folders:
+        if not (folder / "config.json").is_file():
+            stop(f"{folder}: {'no config.json, so not a run' if folder.is_dir() else 'no such run'}")
+        config = json.loads((folder / "config.json").read_text())
+        path = script or Path(__file__).parent.parent / "algos" / f"{config['algo']}.py"
+        load_script(path)
+        if digest(path) != config["script"][:12]:
+            print(f"note: {path} is not, or no longer, the script that made {folder}", file=sys.stderr)
+        iterations = sorted(int(x.stem.split("_")[1]) for x in folder.glob("checkpoints/iter_*.pt"))
+        if not iterations:
+            stop(f"{folder}: no checkpoints")
+        runs.append([Source(path, folder, iteration) for iteration in iterations])
+        env_ids[config["args"]["env_id"]] = folder
+        if needs_critic and not hasattr(checkpoint_state(runs[-1][0])[2], "value"):
+            stop(f"{folder}: {config['algo']} has no value network to measure")
+    if len(env_ids) > 1:
+        stop(f"runs of different environments: {' and '.join(env_ids)}; draw each by itself")
+    return runs
+
+
+def output_folder(out: Path | None, folders: tuple[Path, ...]) -> Path:
+    if out is None and len(folders) > 1:
+        stop("several runs: name the folder for their figures with --out")
+    out = out or folders[0] / "figures"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        stop(f"--out {out}: {error.strerror}")
+    return out
+
+
+def can_step(source: Source) -> bool:
+    """Whether the checkpoint has a next iteration; the last of a finished run has learning rate 0."""
+    script, args, state = checkpoint_state(source)
+    return state.global_step < script.planned_steps(args)
+
+
+def choose(sources: list[Source], iterations: tuple[int, ...]) -> list[Source]:
+    """The checkpoints of a run at the given iterations; where none are given, 0, 150, 300 and 450 or, in a run without
+    them, its first, its thirds and its last that still has a step."""
+    have = {source.iteration: source for source in sources}
+    if not iterations:
+        with_step = [x for x in have if x < max(have) or can_step(have[x])] or [max(have)]
+        thirds = [with_step[round(k * (len(with_step) - 1) / 3)] for k in range(4)]
+        iterations = (0, 150, 300, 450) if {0, 150, 300, 450} <= set(with_step) else tuple(dict.fromkeys(thirds))
+    for iteration in iterations:
+        if iteration not in have:
+            stop(f"{sources[0].run}: no checkpoint {iteration}; there are {' '.join(map(str, have))}")
+    return [have[iteration] for iteration in iterations]
+
+
+def with_step(sources: list[Source], iterations: tuple[int, ...]) -> list[Source]:
+    """The checkpoints of a run at the given iterations, by default all, that have a next iteration."""
+    chosen = choose(sources, iterations) if iterations else [x for x in sources if x is not sources[-1] or can_step(x)]
+    for source in chosen:
+        if not can_step(source):
+            stop(f"{source.path}: training ended there, with no step to measure")
+    return chosen or stop(f"{sources[0].run}: no checkpoint that has a step")
+
+
+@functools.lru_cache(maxsize=4)
+def checkpoint_state(source: Source) -> tuple[ModuleType, Any, SimpleNamespace]:
+    """Script, arguments and training state of a checkpoint, its actors not yet reset. At iteration 0, where there are
+    no statistics of observations and rewards yet, one discarded rollout makes them."""
+    script = load_script(source.script)
+    checkpoint = script.load_checkpoint(source.path)
+    try:
+        args = script.Args(**checkpoint["args"])
+    except TypeError as error:
+        stop(f"{source.script} does not fit {source.run}: {error}")
+    if hasattr(args, "compile"):
+        args = replace(args, compile=False)  # an update or two do not repay it
+    state = script.initial_state(args, script.make_actors(args))
+    script.restore(state, checkpoint)
+    if state.iteration == 0:
+        script.rollout(args, state)
+    return script, args, state
+
+
+def fresh_state(source: Source, seed: tuple[int, ...], num_envs: int, num_steps: int) -> tuple:
+    """Script, arguments and the checkpoint's state with actors that will begin new episodes and a generator of its own:
+    whatever the state holds one of for each actor is in a list, and taken from an initial state."""
+    script, args, state = checkpoint_state(source)
+    args = replace(args, num_envs=num_envs, num_steps=num_steps)
+    initial = script.initial_state(args, script.make_actors(args))
+    per_actor = {name: part for name, part in vars(initial).items() if isinstance(part, list)}
+    return script, args, SimpleNamespace(**vars(state) | per_actor | dict(rng=np.random.default_rng(seed)))
+
+
+def play(source: Source, seed: tuple[int, ...], num_envs: int, num_steps: int, parameters: Tensor) -> list[tuple]:
+    """Return and length of complete episodes of the policy with the parameters [P], undiscounted and of raw rewards:
+    each actor takes num_steps and goes on to the end of its episode, so that long episodes count no less than short."""
+    script, args, state = fresh_state(source, seed, num_envs, num_steps)
+    state.policy = script.with_parameters(state.policy, parameters)
+    for actor in state.envs:  # a rollout's episodes do not say whose they were
+        actor.env = gym.wrappers.RecordEpisodeStatistics(actor.env, buffer_length=num_steps + 32)
+    script.rollout(args, state, live=False)
+    counts = {id(actor): len(actor.env.return_queue) + (actor.episode_length > 0) for actor in state.envs}
+    actors = state.envs
+    while unfinished := [x for x in actors if len(x.env.return_queue) < counts[id(x)]]:
+        state.envs = unfinished
+        script.rollout(replace(args, num_envs=len(unfinished), num_steps=32), state, live=False)
+    queues = [zip(x.env.return_queue, x.env.length_queue) for x in actors]
+    return [(float(a), int(b)) for x, queue in zip(actors, queues) for a, b in islice(queue, counts[id(x)])]
+
+
+def start_worker() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interruption means
+    torch.set_num_threads(1)
+    parent = multiprocessing.parent_process()
+    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()  # no worker outlives it
+
+
+@contextlib.contextmanager
+def sampler(jobs: int, total: int, unit: str) -> Iterator[Callable]:
+    """Yields sample(function, tasks): the function's results for tasks (source, seed, actors, steps, ...), in their
+    order, computed in `jobs` processes or here, while a bar shows how many steps (or whatever the unit) are done."""
+    print(f"{total:,} {unit} to sample", flush=True)
+    torch.set_num_threads(1)
+    bar = tqdm(total=total, unit=f" {unit}", unit_scale=True, disable=None)
+    start = last_line = time.perf_counter()
+    done = 0
+
+    def advance(steps: int) -> None:
+        nonlocal done, last_line
+        done, now = done + steps, time.perf_counter()
+        bar.update(steps)
+        if bar.disable and now - last_line > 30:  # no terminal: now and then a line instead of the bar
+            left = tqdm.format_interval((now - start) / done * max(0, total - done))
+            print(f"{done:,} of {total:,} {unit}, {left} left", flush=True)
+            last_line = now
+
+    def sample(function: Callable, tasks: list[tuple], here: bool = False) -> Iterator[Any]:
+        results = (map if here or jobs == 1 else executor.map)(function, *zip(*tasks))
+        for task, result in zip(tasks, results):
+            advance(task[2] * task[3])
+            yield result
+
+    with bar, ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), start_worker) as executor:
+        try:
+            yield sample
+        except BrokenProcessPool:
+            stop("a worker died, of memory perhaps; the same command goes on from what is measured", 1)
+        except BaseException:
+            executor.shutdown(cancel_futures=True)
+            raise
+
+
+def measure_missing(path: Path, jobs: int, work: list[tuple], unit: str = "environment steps") -> list[dict[str, Any]]:
+    """The cells of the work, a list of (measure, source, list of a cell's settings, environment steps of each): what
+    the file at the path holds of them from an earlier call; for the rest measure(source, sample, missing settings)
+    yields the numbers of one after another, and each cell is added to the file at once."""
+    try:
+        cells = json.loads(path.read_text()) if path.exists() else []
+    except ValueError:
+        stop(f"{path} is damaged; move it away")
+
+    def find(settings: dict[str, Any]) -> dict[str, Any] | None:
+        return next((cell for cell in cells if cell.items() >= settings.items()), None)
+
+    todo = [(measure, source, [x for x in settings if not find(x)], cost) for measure, source, settings, cost in work]
+    if total := sum(len(missing) * cost for _, _, missing, cost in todo):
+        with sampler(jobs, total, unit) as sample:
+            for measure, source, missing, _ in todo:
+                for settings, numbers in zip(missing, measure(source, sample, missing)):
+                    cells.append(settings | numbers)
+                    path.with_suffix(".tmp").write_text("[\n" + ",\n".join(map(json.dumps, cells)) + "\n]\n")
+                    path.with_suffix(".tmp").replace(path)
+    return [find(x) for _, _, settings, _ in work for x in settings]
+
+
+def identify(source: Source, seed: int) -> dict[str, Any]:
+    """What a cell says of its checkpoint: its numbers are measured anew where any of it changes."""
+    algo = json.loads((source.run / "config.json").read_text())["algo"]
+    hashes = dict(script=digest(source.script), checkpoint=digest(source.path))
+    return dict(run=source.run.name, algo=algo, iteration=source.iteration, seed=seed) | hashes
+
+
+def interval(x: np.ndarray, resamples: int = 500) -> list[float]:
+    """95 % bootstrap interval of the mean of x [n]."""
+    means = np.random.default_rng(0).choice(x, (resamples, len(x))).mean(1)
+    return np.percentile(means, [2.5, 97.5]).tolist()
+
+
+def new_figure(rows: int, columns: int, size: tuple[float, float], **style: Any) -> tuple[Figure, np.ndarray]:
+    """Figure of the size in inches, and its axes [rows, columns]."""
+    figure = Figure(figsize=size, layout="constrained")
+    return figure, figure.subplots(rows, columns, squeeze=False, **style)
+
+
+def look(algo: str) -> dict[str, Any]:
+    """How an algorithm's lines are drawn."""
+    style = dict(color=COLOURS.get(algo, "#8c564b"), marker=MARKERS.get(algo, "."), label=algo)
+    return style | dict(markersize=3.5, linewidth=1.2)
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """One legend for all lines, then the figure as PNG and PDF."""
+    for axis in figure.axes:
+        if axis.name != "3d":
+            axis.spines[["top", "right"]].set_visible(False)
+    lines = {label: line for axis in figure.axes[::-1] for line, label in zip(*axis.get_legend_handles_labels())}
+    if lines:
+        figure.legend(lines.values(), lines, loc="outside upper center", ncols=5, frameon=False)
+    for suffix in (".png", ".pdf"):
+        figure.savefig(path.with_suffix(suffix), dpi=200)
+    print(path.with_suffix(".png"))
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does
+    sys.path.append(os.getcwd())  # where an environment my_module:MyEnv-v0 and a script of one's own look for modules
+    main()

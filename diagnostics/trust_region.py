@@ -1,0 +1,438 @@
+"""How far does a step go? Probability ratios and KL divergences between the policy before and after the steps that
+training took, beside its rewards.
+
+    python diagnostics/trust_region.py runs/Hopper-v5__ppo__seed1
+    python diagnostics/trust_region.py runs/Hopper-v5__*__seed[12] --out figures
+
+"Implementation Matters in Deep Policy Gradients" (IM) Fig. 2 to 4; "Are Deep Policy Gradient Algorithms Truly Policy
+Gradient Algorithms?" (TPG) Fig. 9, 28, 29. From every checkpoint that has a step, training takes the next iteration as
+it took it then: the same batch, the same step. It is measured on that batch and on held-out segments: from resets, by
+the policy and with the frozen statistics of the checkpoint. Dotted: 1 + eps of a clipped ratio, and the KL that TRPO
+allows.
+"""
+
+import contextlib
+import functools
+import hashlib
+import importlib.util
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Annotated, Any, NamedTuple, NoReturn
+
+import numpy as np
+import torch
+import tyro
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
+from tqdm import tqdm
+
+# Arguments -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Args:
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """run folders, of one environment"""
+    checkpoints: tuple[int, ...] = ()
+    """iterations; default: every checkpoint that has a step"""
+    heldout_pairs: int = 20_480
+    """fresh state-action pairs at each checkpoint"""
+    script: Path | None = None
+    """algorithm script; default: the one in algos/ that the run names"""
+    out: Path | None = None
+    """folder of figures and numbers; default: figures/ inside the run's folder"""
+    jobs: int = len(os.sched_getaffinity(0))
+    """worker processes; numbers do not depend on it"""
+    seed: int = 0
+    """seed of everything sampled here"""
+
+
+class Source(NamedTuple):
+    """A checkpoint and the script that understands it; small, so that tasks for workers can carry it."""
+
+    script: Path
+    run: Path
+    iteration: int
+
+    @property
+    def path(self) -> Path:
+        return self.run / "checkpoints" / f"iter_{self.iteration:06d}.pt"
+
+
+# Steps ---------------------------------------------------------------------------------------------------------------
+
+
+def measure_step(args: Args, source: Source, sample: Callable, _: Any) -> Iterator[dict[str, Any]]:
+    """The step that training took from a checkpoint, on its own batch and on fresh segments, and what it is held to."""
+    script, settings, state = checkpoint_state(source)
+    here = [(source, None, settings.num_envs, settings.num_steps)]
+    [(before, after, _, experience, batch)] = sample(next_iteration, here, here=True)
+    heldout = collect(source, (args.seed, source.iteration, 0), args.heldout_pairs, sample)
+    data = dict(train=(experience, batch), heldout=(heldout, script.advantages(settings, state, heldout)))
+    numbers = {}
+    for where, (rollout, pairs) in data.items():
+        ratios, kls, _ = script.policy_change(after.policy, pairs)
+        rewards = [episode_return for episode_return, _ in rollout["episodes"]]
+        numbers[where] = dict(mean_reward=float(np.mean(rewards)) if rewards else None, episodes=len(rewards))
+        numbers[where] |= dict(max_ratio=float(ratios.max()), mean_kl=float(kls.mean()), max_kl=float(kls.max()))
+        numbers[where] |= dict(pairs=len(ratios))
+    if hasattr(settings, "clip_eps"):
+        numbers["max_ratio_allowed"] = 1 + settings.clip_eps
+    if hasattr(settings, "max_kl"):
+        last = getattr(settings, "max_kl_final", None) or settings.max_kl
+        done = before.global_step / script.planned_steps(settings)
+        numbers["mean_kl_allowed"] = settings.max_kl + done * (last - settings.max_kl)
+    yield numbers
+
+
+# Figures -------------------------------------------------------------------------------------------------------------
+
+PANELS = dict(mean_reward="mean episode return", max_ratio="largest ratio", mean_kl="mean KL (nats)")
+
+
+def draw_steps(runs: list[list[dict[str, Any]]], path: Path) -> None:
+    """Rows: the training batch, held-out segments; columns: reward, largest ratio, mean KL, largest against mean KL; a
+    line for each run (IM Fig. 3, 4)."""
+    figure, axes = new_figure(2, 4, (9.6, 4.4), sharex="col", sharey="col")
+    for row, where in zip(axes, ("train", "heldout")):
+        for cells in runs:
+            x, style = [cell["iteration"] for cell in cells], look(cells[0]["algo"])
+            for axis, name in zip(row, PANELS):
+                axis.plot(x, [np.nan if (y := cell[where][name]) is None else y for cell in cells], **style)
+                if allowed := [cell[f"{name}_allowed"] for cell in cells if f"{name}_allowed" in cell]:
+                    axis.plot(x, allowed, color=style["color"], linestyle=":")
+            kls = [[cell[where][name] for cell in cells] for name in ("mean_kl", "max_kl")]
+            row[3].plot(*kls, **style | dict(linestyle="none"))
+        for axis, text in zip(row, [*PANELS.values(), "largest KL (nats)"]):
+            axis.set_ylabel(text)
+        row[0].set_title({"train": "training batch", "heldout": "held-out segments"}[where], loc="left")
+        for axis in row[1:]:
+            axis.set_yscale("log")
+        row[3].set_xscale("log")
+        for log_axis in [axis.yaxis for axis in row[1:]] + [row[3].xaxis]:
+            log_axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            log_axis.set_major_formatter("{x:g}")
+            log_axis.set_minor_formatter(NullFormatter())
+    for axis, text in zip(axes[1], [*["iteration"] * 3, "mean KL (nats)"]):
+        axis.set_xlabel(text)
+    save_figure(figure, path)
+
+
+# Main ----------------------------------------------------------------------------------------------------------------
+
+
+def main(argv: list[str] | None = None) -> None:
+    args = tyro.cli(Args, args=argv, description=__doc__)
+    check_options(args)
+    runs = [with_step(sources, args.checkpoints) for sources in open_runs(args.runs, args.script)]
+    path = output_folder(args.out, args.runs) / "trust_region.json"
+    work = []
+    for source in sum(runs, []):
+        settings = checkpoint_state(source)[1]
+        cost = settings.num_envs * settings.num_steps + args.heldout_pairs
+        identity = identify(source, args.seed) | dict(heldout_pairs=args.heldout_pairs)
+        work.append((partial(measure_step, args), source, [identity], cost))
+    cells = iter(measure_missing(path, args.jobs, work))
+    draw_steps([[next(cells) for _ in sources] for sources in runs], path)
+
+
+# =====================================================================================================================
+# Shared by the diagnostics: runs and their scripts, sampling, workers, results, figures. No measurement below.
+# =====================================================================================================================
+
+GROUP = 8  # actors stepped in lock-step; fixed, since a row's last bits depend on the size of the batch it is in
+CONTRACT = "make_networks initial_state rollout advantages objective update".split()
+HELPERS = """
+    Args make_actors load_checkpoint restore planned_steps call flat_parameters with_parameters log_prob
+    kl_divergence policy_change
+""".split()
+COLOURS = dict(ppo="#0072b2", ppo_m="#d55e00", ppo_noclip="#56b4e9", trpo="#009e73", trpo_plus="#e69f00")
+COLOURS |= dict(reinforce="#999999", a2c="#cc79a7", vmpo="#000000")
+MARKERS = dict(zip(COLOURS, "os^Dv*Px"))  # colours are not enough in greyscale
+
+
+def stop(message: str, status: int = 2) -> NoReturn:
+    """Ends the program with one line on standard error; status 2: bad input, 1: training failed, 130: interrupted."""
+    print(f"{Path(__file__).name}: {message}", file=sys.stderr)
+    raise SystemExit(status)
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+
+
+def check_options(args: Any) -> None:
+    """Refuses what tyro lets through: every size must be greater than 0, every tuple of sizes hold one or more."""
+    may_be_zero, may_be_empty = ("seed", "checkpoints"), ("checkpoints", "concentration")
+    for name, value in vars(args).items():
+        numbers = value if isinstance(value, tuple) else (value,)
+        option = f"--{name.replace('_', '-')} {' '.join(map(str, numbers))}"
+        if not numbers and name not in may_be_empty:
+            stop(f"{option}: give one or more")
+        for x in numbers:
+            if isinstance(x, int) and not isinstance(x, bool) and x < (name not in may_be_zero):
+                stop(f"{option}: must {'not be negative' if name in may_be_zero else 'be greater than 0'}")
+
+
+def load_script(path: Path) -> ModuleType:
+    """An algorithm's script as a module. Stops where it cannot be imported or lacks a function of the contract."""
+    name = f"script_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        if spec is None or not path.is_file():
+            stop(f"{path}: no such script; name the one that made the run with --script")
+        script = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look for it there
+        try:
+            spec.loader.exec_module(script)
+        except Exception as error:
+            stop(f"{path}: {type(error).__name__}: {error}")
+        for function in CONTRACT + HELPERS:
+            if not hasattr(script, function):
+                stop(f"{path} has no {function}, which the diagnostics need")
+    return sys.modules[name]
+
+
+def open_runs(folders: tuple[Path, ...], script: Path | None, needs_critic: bool = False) -> list[list[Source]]:
+    """The checkpoints of each run, in order. Stops at what is not a run, and at runs of different environments."""
+    runs, env_ids = [], {}
+    for folder in folders:
+        if not (folder / "config.json").is_file():
+            stop(f"{folder}: {'no config.json, so not a run' if folder.is_dir() else 'no such run'}")
+        config = json.loads((folder / "config.json").read_text())
+        path = script or Path(__file__).parent.parent / "algos" / f"{config['algo']}.py"
+        load_script(path)
+        if digest(path) != config["script"][:12]:
+            print(f"note: {path} is not, or no longer, the script that made {folder}", file=sys.stderr)
+        iterations = sorted(int(x.stem.split("_")[1]) for x in folder.glob("checkpoints/iter_*.pt"))
+        if not iterations:
+            stop(f"{folder}: no checkpoints")
+        runs.append([Source(path, folder, iteration) for iteration in iterations])
+        env_ids[config["args"]["env_id"]] = folder
+        if needs_critic and not hasattr(checkpoint_state(runs[-1][0])[2], "value"):
+            stop(f"{folder}: {config['algo']} has no value network to measure")
+    if len(env_ids) > 1:
+        stop(f"runs of different environments: {' and '.join(env_ids)}; draw each by itself")
+    return runs
+
+
+def output_folder(out: Path | None, folders: tuple[Path, ...]) -> Path:
+    if out is None and len(folders) > 1:
+        stop("several runs: name the folder for their figures with --out")
+    out = out or folders[0] / "figures"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        stop(f"--out {out}: {error.strerror}")
+    return out
+
+
+def can_step(source: Source) -> bool:
+    """Whether the checkpoint has a next iteration; the last of a finished run has learning rate 0."""
+    script, args, state = checkpoint_state(source)
+    return state.global_step < script.planned_steps(args)
+
+
+def choose(sources: list[Source], iterations: tuple[int, ...]) -> list[Source]:
+    """The checkpoints of a run at the given iterations; where none are given, 0, 150, 300 and 450 or, in a run without
+    them, its first, its thirds and its last that still has a step."""
+    have = {source.iteration: source for source in sources}
+    if not iterations:
+        with_step = [x for x in have if x < max(have) or can_step(have[x])] or [max(have)]
+        thirds = [with_step[round(k * (len(with_step) - 1) / 3)] for k in range(4)]
+        iterations = (0, 150, 300, 450) if {0, 150, 300, 450} <= set(with_step) else tuple(dict.fromkeys(thirds))
+    for iteration in iterations:
+        if iteration not in have:
+            stop(f"{sources[0].run}: no checkpoint {iteration}; there are {' '.join(map(str, have))}")
+    return [have[iteration] for iteration in iterations]
+
+
+def with_step(sources: list[Source], iterations: tuple[int, ...]) -> list[Source]:
+    """The checkpoints of a run at the given iterations, by default all, that have a next iteration."""
+    chosen = choose(sources, iterations) if iterations else [x for x in sources if x is not sources[-1] or can_step(x)]
+    for source in chosen:
+        if not can_step(source):
+            stop(f"{source.path}: training ended there, with no step to measure")
+    return chosen or stop(f"{sources[0].run}: no checkpoint that has a step")
+
+
+@functools.lru_cache(maxsize=4)
+def checkpoint_state(source: Source) -> tuple[ModuleType, Any, SimpleNamespace]:
+    """Script, arguments and training state of a checkpoint, its actors not yet reset. At iteration 0, where there are
+    no statistics of observations and rewards yet, one discarded rollout makes them."""
+    script = load_script(source.script)
+    checkpoint = script.load_checkpoint(source.path)
+    try:
+        args = script.Args(**checkpoint["args"])
+    except TypeError as error:
+        stop(f"{source.script} does not fit {source.run}: {error}")
+    if hasattr(args, "compile"):
+        args = replace(args, compile=False)  # an update or two do not repay it
+    state = script.initial_state(args, script.make_actors(args))
+    script.restore(state, checkpoint)
+    if state.iteration == 0:
+        script.rollout(args, state)
+    return script, args, state
+
+
+def next_iteration(source: Source, *_: Any) -> tuple:
+    """The iteration that training took from a checkpoint, exactly: state before, after, statistics, rollout, batch."""
+    script = load_script(source.script)
+    checkpoint = script.load_checkpoint(source.path)
+    args = script.Args(**checkpoint["args"])
+    if getattr(args, "compile", False) and not script.can_compile():
+        args = replace(args, compile=False)  # the same step, but for the last bits
+    state = script.initial_state(args, script.make_actors(args))
+    script.restore(state, checkpoint)
+    experience = script.rollout(args, state)
+    batch = script.advantages(args, state, experience)
+    return state, *script.update(args, state, batch), experience, batch
+
+
+def fresh_state(source: Source, seed: tuple[int, ...], num_envs: int, num_steps: int) -> tuple:
+    """Script, arguments and the checkpoint's state with actors that will begin new episodes and a generator of its own:
+    whatever the state holds one of for each actor is in a list, and taken from an initial state."""
+    script, args, state = checkpoint_state(source)
+    args = replace(args, num_envs=num_envs, num_steps=num_steps)
+    initial = script.initial_state(args, script.make_actors(args))
+    per_actor = {name: part for name, part in vars(initial).items() if isinstance(part, list)}
+    return script, args, SimpleNamespace(**vars(state) | per_actor | dict(rng=np.random.default_rng(seed)))
+
+
+def groups(pairs: int, num_steps: int) -> list[tuple[int, int]]:
+    """Actors and steps of each group that together give the pairs: as many whole segments as there are in them, and the
+    first pairs of one more."""
+    segments, rest = divmod(pairs, num_steps)
+    whole = [(min(GROUP, segments - first), num_steps) for first in range(0, segments, GROUP)]
+    return whole + ([(1, rest)] if rest else [])
+
+
+def collect_group(source: Source, seed: tuple[int, ...], num_envs: int, num_steps: int) -> dict[str, Any]:
+    """Fresh segments of a checkpoint's policy, statistics frozen."""
+    script, args, state = fresh_state(source, seed, num_envs, num_steps)
+    return script.rollout(args, state, live=False)
+
+
+def collect(source: Source, seed: tuple[int, ...], pairs: int, sample: Callable) -> dict[str, Any]:
+    """As many pairs from fresh segments, as one rollout."""
+    sizes = groups(pairs, checkpoint_state(source)[1].num_steps)
+    parts = list(sample(collect_group, [(source, (*seed, i), *size) for i, size in enumerate(sizes)]))
+    whole = {}
+    for name in list(parts[0]):
+        x = [part.pop(name) for part in parts]
+        whole[name] = sum(x, []) if isinstance(x[0], list) else np.concatenate(x)
+    return whole
+
+
+def start_worker() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interruption means
+    torch.set_num_threads(1)
+    parent = multiprocessing.parent_process()
+    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()  # no worker outlives it
+
+
+@contextlib.contextmanager
+def sampler(jobs: int, total: int, unit: str) -> Iterator[Callable]:
+    """Yields sample(function, tasks): the function's results for tasks (source, seed, actors, steps, ...), in their
+    order, computed in `jobs` processes or here, while a bar shows how many steps (or whatever the unit) are done."""
+    print(f"{total:,} {unit} to sample", flush=True)
+    torch.set_num_threads(1)
+    bar = tqdm(total=total, unit=f" {unit}", unit_scale=True, disable=None)
+    start = last_line = time.perf_counter()
+    done = 0
+
+    def advance(steps: int) -> None:
+        nonlocal done, last_line
+        done, now = done + steps, time.perf_counter()
+        bar.update(steps)
+        if bar.disable and now - last_line > 30:  # no terminal: now and then a line instead of the bar
+            left = tqdm.format_interval((now - start) / done * max(0, total - done))
+            print(f"{done:,} of {total:,} {unit}, {left} left", flush=True)
+            last_line = now
+
+    def sample(function: Callable, tasks: list[tuple], here: bool = False) -> Iterator[Any]:
+        results = (map if here or jobs == 1 else executor.map)(function, *zip(*tasks))
+        for task, result in zip(tasks, results):
+            advance(task[2] * task[3])
+            yield result
+
+    with bar, ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), start_worker) as executor:
+        try:
+            yield sample
+        except BrokenProcessPool:
+            stop("a worker died, of memory perhaps; the same command goes on from what is measured", 1)
+        except BaseException:
+            executor.shutdown(cancel_futures=True)
+            raise
+
+
+def measure_missing(path: Path, jobs: int, work: list[tuple], unit: str = "environment steps") -> list[dict[str, Any]]:
+    """The cells of the work, a list of (measure, source, list of a cell's settings, environment steps of each): what
+    the file at the path holds of them from an earlier call; for the rest measure(source, sample, missing settings)
+    yields the numbers of one after another, and each cell is added to the file at once."""
+    try:
+        cells = json.loads(path.read_text()) if path.exists() else []
+    except ValueError:
+        stop(f"{path} is damaged; move it away")
+
+    def find(settings: dict[str, Any]) -> dict[str, Any] | None:
+        return next((cell for cell in cells if cell.items() >= settings.items()), None)
+
+    todo = [(measure, source, [x for x in settings if not find(x)], cost) for measure, source, settings, cost in work]
+    if total := sum(len(missing) * cost for _, _, missing, cost in todo):
+        with sampler(jobs, total, unit) as sample:
+            for measure, source, missing, _ in todo:
+                for settings, numbers in zip(missing, measure(source, sample, missing)):
+                    cells.append(settings | numbers)
+                    path.with_suffix(".tmp").write_text("[\n" + ",\n".join(map(json.dumps, cells)) + "\n]\n")
+                    path.with_suffix(".tmp").replace(path)
+    return [find(x) for _, _, settings, _ in work for x in settings]
+
+
+def identify(source: Source, seed: int) -> dict[str, Any]:
+    """What a cell says of its checkpoint: its numbers are measured anew where any of it changes."""
+    algo = json.loads((source.run / "config.json").read_text())["algo"]
+    hashes = dict(script=digest(source.script), checkpoint=digest(source.path))
+    return dict(run=source.run.name, algo=algo, iteration=source.iteration, seed=seed) | hashes
+
+
+def new_figure(rows: int, columns: int, size: tuple[float, float], **style: Any) -> tuple[Figure, np.ndarray]:
+    """Figure of the size in inches, and its axes [rows, columns]."""
+    figure = Figure(figsize=size, layout="constrained")
+    return figure, figure.subplots(rows, columns, squeeze=False, **style)
+
+
+def look(algo: str) -> dict[str, Any]:
+    """How an algorithm's lines are drawn."""
+    style = dict(color=COLOURS.get(algo, "#8c564b"), marker=MARKERS.get(algo, "."), label=algo)
+    return style | dict(markersize=3.5, linewidth=1.2)
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """One legend for all lines, then the figure as PNG and PDF."""
+    for axis in figure.axes:
+        if axis.name != "3d":
+            axis.spines[["top", "right"]].set_visible(False)
+    lines = {label: line for axis in figure.axes[::-1] for line, label in zip(*axis.get_legend_handles_labels())}
+    if lines:
+        figure.legend(lines.values(), lines, loc="outside upper center", ncols=5, frameon=False)
+    for suffix in (".png", ".pdf"):
+        figure.savefig(path.with_suffix(suffix), dpi=200)
+    print(path.with_suffix(".png"))
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does
+    sys.path.append(os.getcwd())  # where an environment my_module:MyEnv-v0 and a script of one's own look for modules
+    main()

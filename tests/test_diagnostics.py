@@ -1,0 +1,353 @@
+"""The diagnostics, on problems whose gradient, value and reward are known."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import imageio
+import numpy as np
+import pytest
+import torch
+from conftest import DIAGNOSTICS, ROOT, checkpoints, flags_of, load, progress
+from environments import Bandit, Chain
+from torch.func import grad, jacrev
+
+RAW = dict(reward_scale=False, reward_clip=False, obs_norm=False, obs_clip=False)
+TINY = RAW | dict(total_timesteps=128, num_steps=64, policy_epochs=1, value_epochs=1)
+KNOWN = {"bandit": Bandit, "chain": Chain}
+# Calls small enough for a test, of all that each diagnostic measures.
+CALLS = {
+    "gradient": "--pairs 32 200 --repeats 4 --true-pairs 1200 --baselines --value-pairs 500 --steps --step-repeats 3",
+    "value": "--heldout-pairs 700",
+    "landscape": "--grid 2 --step-pairs 64 200 --reward-pairs 100 --concentration 40",
+    "trust_region": "--heldout-pairs 700",
+    "evaluate": "--episodes 11",
+}
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory):
+    """Short runs of PPO on the known problems, and of PPO and REINFORCE on InvertedPendulum."""
+    folder = tmp_path_factory.mktemp("runs")
+    where = ["--runs-dir", str(folder), "--checkpoint-every", "1"]
+    for name in KNOWN:
+        flags = flags_of("ppo", env_id=f"environments:{name.capitalize()}-v0", run_name=name, **TINY)
+        load("ppo").main([*flags, *where, "--policy-hidden", "8", "--value-hidden", "8"])
+    for algo in ("ppo", "reinforce"):
+        load(algo).main([*flags_of(algo, env_id="InvertedPendulum-v5", run_name=algo), *where])
+    return folder
+
+
+def sourced(diagnostic, folder, iteration=0):
+    """The diagnostic as a module, a checkpoint as it names one, and the script, arguments and state behind it."""
+    module = load(diagnostic)
+    source = module.Source(ROOT / "algos" / "ppo.py", folder, iteration)
+    return module, source, *module.checkpoint_state(source)
+
+
+def cells(out, name):
+    return json.loads((out / f"{name}.json").read_text())
+
+
+def expected_reward(env, script, state):
+    """Parameters [P] -> expected reward [places] at each place of a known problem, differentiable."""
+
+    def rewards(parameters):
+        means, log_stds = script.call(state.policy, parameters, torch.eye(len(env.rewards)))
+        distances = (means - torch.tensor(env.TARGET)) ** 2 + torch.exp(2 * log_stds)
+        return torch.tensor(env.rewards) - distances.sum(1)
+
+    return rewards
+
+
+def pairs_by_quadrature(env, script, state):
+    """All that a pair of a known problem can be, on a grid with weights [n]: places, rewards [n], grad ln pi [n, P]."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(24)
+    noise = np.stack(np.meshgrid(nodes, nodes), -1).reshape(-1, 2)
+    weights = np.outer(weights, weights).ravel() / weights.sum() ** 2
+    parameters = script.flat_parameters(state.policy)
+    places, rewards, scores = [], [], []
+    for place, bonus in enumerate(env.rewards):
+        obs = torch.eye(len(env.rewards))[place : place + 1]
+        means, log_stds = script.call(state.policy, parameters, obs)
+        actions = means + log_stds.exp() * torch.from_numpy(noise).float()
+        score = jacrev(lambda x, o=obs, a=actions: script.log_prob(*script.call(state.policy, x, o), a))(parameters)
+        rewards.append(bonus - ((actions.double().numpy() - env.TARGET) ** 2).sum(1))
+        scores.append(score.double().numpy())
+        places += [place] * len(noise)
+    weights = np.tile(weights, len(env.rewards)) / len(env.rewards)
+    return np.array(places), np.concatenate(rewards), np.concatenate(scores), weights
+
+
+def estimates(module, source, K, repeats):
+    """Gradient estimates [repeats, P] from K pairs each."""
+    num_steps, found = 64, []
+    for repeat in range(repeats):
+        groups = module.groups(K, num_steps)
+        sums = [module.gradient_sums(source, (9, repeat, i), *size, None) for i, size in enumerate(groups)]
+        found.append(module.gradient(sum(x for group in sums for x in group)[0]))
+    return np.array(found)
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_gradient_converges_to_the_exact_one(known, name):
+    module, source, script, _, state = sourced("gradient", known / name)
+    exact = grad(lambda x: expected_reward(KNOWN[name], script, state)(x).mean())(script.flat_parameters(state.policy))
+    exact = exact.double().numpy() / exact.norm().item()
+    few, many = (estimates(module, source, K, 25) for K in (256, 256 * 16))
+    squares = [((x / np.linalg.norm(x, axis=1, keepdims=True) - exact) ** 2).sum(1).mean() for x in (few, many)]
+    assert squares[1] < 0.05
+    assert 10 < squares[0] / squares[1] < 24  # 16: the error falls with the square root of the number of pairs
+
+
+def test_normalized_gradient_has_the_exact_length(known):
+    module, source, script, _, state = sourced("gradient", known / "bandit")
+    places, rewards, scores, weights = pairs_by_quadrature(Bandit, script, state)
+    values = state.value(torch.eye(2)).detach().double().numpy()
+    A = rewards - values[places]
+    exact = (weights * (A - weights @ A)) @ scores / np.sqrt(weights @ (A - weights @ A) ** 2)
+    found = estimates(module, source, 64 * 64, 25)
+    error = found.std(0, ddof=1) / 5
+    assert (np.abs(found.mean(0) - exact) < 4.5 * error + 1e-6).all()
+
+
+def test_cosines_match_the_covariance_of_the_estimator_with_each_baseline(known, tmp_path):
+    module, source, script, _, state = sourced("gradient", known / "bandit")
+    K, repeats = 128, 60
+    flags = f"--checkpoints 0 --pairs {K} --repeats {repeats} --true-pairs 64 --baselines --value-pairs 40000 --jobs 1"
+    module.main([str(known / "bandit"), "--out", str(tmp_path), *flags.split()])
+    [cell] = cells(tmp_path, "gradient")
+    places, rewards, scores, weights = pairs_by_quadrature(Bandit, script, state)
+    true = expected_reward(Bandit, script, state)(script.flat_parameters(state.policy)).detach().double().numpy()
+    values = state.value(torch.eye(2)).detach().double().numpy()
+    means = {}
+    for baseline, V in (("value network", values), ("true value function", true), ("none", np.zeros(2))):
+        A = rewards - V[places]
+        A = (A - weights @ A) / np.sqrt(weights @ (A - weights @ A) ** 2)
+        mean = (weights * A) @ scores
+        deviations = A[:, None] * scores - mean
+        covariance = (weights[:, None] * deviations).T @ deviations / K
+        drawn = np.random.default_rng(0).multivariate_normal(mean, covariance, 400, check_valid="ignore")
+        means[baseline] = module.pairwise(module.cosines(drawn, drawn), 2)["mean"]
+        found = cell["variance"][baseline][0]
+        low, high = found["interval"]
+        assert abs(found["mean"] - means[baseline]) < high - low, baseline
+        assert high - low < 0.1
+    assert means["true value function"] > means["none"] + 0.05  # or the comparison would show nothing
+
+
+def test_estimate_below_a_segment_is_of_its_first_pairs(known):
+    module, source, *_ = sourced("gradient", known / "ppo", 2)
+    short, long = (module.collect_group(source, (3,), 1, K) for K in (100, 256))
+    for name in ("obs", "actions", "rewards"):
+        np.testing.assert_array_equal(short[name], long[name][:100])
+    assert short["truncations"][-1]
+    assert module.gradient_sums(source, (3,), 1, 100, None)[0, 0, -3] == 100
+    assert module.groups(1100, 256) == [(4, 256), (1, 76)]
+    assert module.groups(10 * 256, 256) == [(8, 256), (2, 256)]
+
+
+def test_baselines_and_pairwise_means_leave_out_what_they_should():
+    module = load("gradient")
+    matrix = np.array([[1.0, 0.2, 0.6], [0.2, 1.0, 0.1], [0.6, 0.1, 1.0]])
+    numbers = module.pairwise(matrix)
+    assert numbers["mean"] == pytest.approx(0.3) and numbers["all"] == [0.2, 0.6, 0.1]
+    assert numbers["interval"][1] <= 0.6 + 1e-12  # an item drawn twice is not compared with itself
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_landscape_matches_the_known_reward(known, name, tmp_path):
+    module, source, script, _, state = sourced("landscape", known / name)
+    flags = "--checkpoints 0 --grid 3 --step-pairs 64 --reward-pairs 3000 --jobs 1".split()
+    module.main([str(known / name), "--out", str(tmp_path), *flags])
+    rewards = expected_reward(KNOWN[name], script, state)
+    start = script.flat_parameters(state.policy)
+    step, random, batch = module.directions(source, 0, 64, lambda function, tasks: [function(*x) for x in tasks])
+    assert random.norm().item() == pytest.approx(2)
+    found = cells(tmp_path, "landscape")
+    assert [(cell["step"], cell["random"]) for cell in found] == [(a, b) for a in (0, 1.5, 3) for b in (0, 1.5, 3)]
+    for cell in found:
+        at = start + cell["step"] * step + cell["random"] * random
+        exact = rewards(at).mean() if name == "bandit" else rewards(at).sum()
+        assert abs(cell["mean"] - exact.item()) < 4 * cell["std"] / cell["episodes"] ** 0.5
+        low, high = cell["interval"]
+        assert low < cell["mean"] < high < low + 6 * cell["std"] / cell["episodes"] ** 0.5
+        args = module.checkpoint_state(source)[1]
+        assert cell["surrogate"] == pytest.approx(script.objective(args, state.policy, at, batch).item(), abs=1e-6)
+
+
+def test_exact_value_function_has_no_error(known, tmp_path):
+    """A policy without noise makes returns certain; then the network that holds them has error 0, and twice it 1."""
+    values = [sum(0.99**k * r for k, r in enumerate(Chain.rewards[place:])) for place in range(4)]
+    for factor, expected in ((1.0, 0.0), (2.0, 1.0)):
+        run = tmp_path / f"run{factor}"
+        shutil.copytree(known / "chain", run)
+        path = run / "checkpoints" / "iter_000000.pt"
+        checkpoint = torch.load(path, weights_only=True)
+        policy, value = checkpoint["policy"], checkpoint["value"]
+        policy["log_std"].fill_(-12)
+        policy["mean.2.weight"].zero_()
+        policy["mean.2.bias"].copy_(torch.tensor(Chain.TARGET))
+        value["value.0.weight"].copy_(torch.eye(8)[:, :4])
+        value["value.0.bias"].zero_()
+        value["value.2.weight"].zero_()
+        value["value.2.weight"][0, :4] = factor * torch.tensor(values) / np.tanh(1)
+        value["value.2.bias"].zero_()
+        checkpoint["args"]["value_lr"] = 1e-12
+        torch.save(checkpoint, path)
+        load("value").main([str(run), "--checkpoints", "0", "--jobs", "1", "--heldout-pairs", "600"])
+        [cell] = cells(run / "figures", "value")
+        for where in ("train", "heldout"):
+            assert cell[f"{where}_returns"]["mean"] == pytest.approx(expected, abs=1e-3)
+            assert cell[f"{where}_returns"]["median"] == pytest.approx(expected, abs=1e-3)
+        assert cell["train_gae"]["mean"] == pytest.approx(0, abs=1e-3) or factor == 2
+
+
+def test_relative_error_leaves_out_terminal_steps_and_targets_near_zero():
+    values, targets = torch.tensor([1.0, 3.0, 5.0, 1.0, 9.0]), torch.tensor([2.0, 2.0, 4.0, 0.001, 1.0])
+    ends = dict(terminations=np.array([0, 0, 0, 0, 1], bool), truncations=np.array([0, 0, 1, 0, 0], bool))
+    numbers = load("value").relative_errors(values, targets, ends)
+    assert numbers["mean"] == pytest.approx((0.5 + 0.5 + 0.25) / 3)
+    assert numbers["median"] == pytest.approx(0.5) and numbers["near_zero"] == pytest.approx(0.25)
+    assert numbers["pairs"] == 5 and numbers["episodes"] == 2
+
+
+def test_trust_region_repeats_what_training_logged(known, tmp_path):
+    load("trust_region").main([str(known / "ppo"), "--jobs", "1", "--heldout-pairs", "300", "--out", str(tmp_path)])
+    rows = progress(known / "ppo")
+    found = cells(tmp_path, "trust_region")
+    assert len(found) == len(rows) == 3
+    for cell, row in zip(found, rows):
+        assert {name: float(row[name]) for name in ("max_ratio", "mean_kl", "max_kl")}.items() <= cell["train"].items()
+        assert cell["train"]["mean_reward"] == pytest.approx(float(row["episodic_return"]))
+        assert cell["train"] != cell["heldout"] and cell["heldout"]["pairs"] == 300
+        assert cell["max_ratio_allowed"] == 1.2
+
+
+def test_episodes_are_complete_and_each_actors_own(tmp_path):
+    flags = flags_of("ppo", env_id="environments:Clock-v0", run_name="clock", runs_dir=str(tmp_path), **TINY)
+    load("ppo").main(flags)
+    module, source, script, _, state = sourced("evaluate", tmp_path / "clock")
+    parameters = script.flat_parameters(state.policy)
+    assert module.play(source, (0,), 3, 7, parameters) == [(15.0, 5)] * 6  # 7 steps, then to the end of the second
+    assert module.play(source, (0,), 2, 1, parameters) == [(15.0, 5)] * 2
+    assert module.play(source, (0,), 1, 10, parameters) == [(15.0, 5)] * 2
+
+
+def test_evaluation_and_video(known, tmp_path, capsys):
+    module, _, script, _, state = sourced("evaluate", known / "chain", 2)
+    flags = ["--out", str(tmp_path), "--jobs", "1", "--episodes", "50"]
+    video = tmp_path / "chain.gif"
+    module.main([str(known / "chain"), *flags, "--deterministic", "--video", str(video)])
+    module.main([str(known / "chain"), *flags])
+    certain, noisy = cells(tmp_path, "evaluate")
+    means, log_stds = (x.detach().double() for x in state.policy(torch.eye(4)))
+    exact = sum(Chain.rewards) - ((means - torch.tensor(Chain.TARGET)) ** 2).sum()
+    assert certain["returns"]["all"] == pytest.approx([exact.item()] * 50, abs=1e-5)
+    noisy_exact = exact - torch.exp(2 * log_stds).sum()
+    assert abs(noisy["returns"]["mean"] - noisy_exact.item()) < np.std(noisy["returns"]["all"]) * 4 / 50**0.5
+    assert noisy["lengths"]["all"] == [4.0] * 50
+    assert [frame[0, 0, 0] for frame in imageio.v3.imread(video)] == [60, 120, 180, 240]
+
+
+def test_no_opengl_is_explained(known, tmp_path):
+    command = [sys.executable, str(ROOT / "diagnostics" / "evaluate.py"), str(known / "ppo"), "--video", "x.gif"]
+    flags = ["--episodes", "2", "--jobs", "1", "--out", str(tmp_path)]
+    environment = {"PATH": "/usr/bin:/bin", "MUJOCO_GL": "egl", "PYOPENGL_PLATFORM": "osmesa"}
+    result = subprocess.run(command + flags, capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert result.returncode == 1 and "libegl1" in result.stderr.splitlines()[-1]
+
+
+def call(name, folders, out, *flags):
+    paths = [str(folder) for folder in folders]
+    return [sys.executable, str(ROOT / "diagnostics" / f"{name}.py"), *paths, "--out", str(out), *flags]
+
+
+@pytest.mark.parametrize("name", DIAGNOSTICS)
+def test_jobs_do_not_change_a_bit(known, name, tmp_path):
+    flags = CALLS[name].split()
+    load(name).main([str(known / "ppo"), "--out", str(tmp_path / "1"), "--jobs", "1", *flags])
+    subprocess.run(call(name, [known / "ppo"], tmp_path / "2", "--jobs", "2", *flags), check=True)
+    assert cells(tmp_path / "1", name) == cells(tmp_path / "2", name)
+    for suffix in ("png", "pdf"):
+        assert (tmp_path / "1" / f"{name}.{suffix}").stat().st_size > 5000
+
+
+def test_kill_and_continue_equals_uninterrupted(known, tmp_path):
+    flags = "--checkpoints 0 1 --grid 4 --step-pairs 64 --reward-pairs 1000".split()
+    command, path = call("landscape", [known / "ppo"], tmp_path / "killed", *flags), tmp_path / "killed/landscape.json"
+    process = subprocess.Popen(command)
+    while not path.exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert 0 < len(cells(tmp_path / "killed", "landscape")) < 32
+    subprocess.run(command, check=True)
+    load("landscape").main([str(known / "ppo"), "--out", str(tmp_path / "whole"), "--jobs", "1", *flags])
+    assert cells(tmp_path / "killed", "landscape") == cells(tmp_path / "whole", "landscape")
+
+
+def test_several_runs_and_a_script_of_ones_own(known, tmp_path, capsys):
+    mine = tmp_path / "my_ppo.py"
+    mine.write_text((ROOT / "algos" / "ppo.py").read_text() + "\n")
+    for name in ("value", "trust_region"):
+        flags = ["--script", str(mine), "--jobs", "1", "--out", str(tmp_path), "--heldout-pairs", "300"]
+        load(name).main([str(known / "chain"), *flags])
+        assert len(cells(tmp_path, name)) == 2
+    assert "is not, or no longer, the script" in capsys.readouterr().err
+    load("trust_region").main([str(known / x) for x in ("ppo", "reinforce")] + flags[2:])
+    assert len(cells(tmp_path, "trust_region")) == 2 + 3 + 3
+
+
+@pytest.mark.parametrize("name", DIAGNOSTICS)
+def test_reinforce_is_measured_or_refused(known, name, tmp_path, capsys):
+    flags = CALLS[name].replace("--baselines --value-pairs 500", "").split()
+    arguments = [str(known / "reinforce"), "--out", str(tmp_path), "--jobs", "1", *flags]
+    if name != "value":
+        load(name).main(arguments)
+        assert cells(tmp_path, name)
+    for critic in [[]] if name == "value" else [["--baselines"]] if name == "gradient" else []:
+        with pytest.raises(SystemExit) as ended:
+            load(name).main(arguments + critic)
+        assert ended.value.code == 2 and "no value network" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", DIAGNOSTICS)
+def test_bad_input(known, name, tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    shutil.copytree(known / "ppo", tmp_path / "bare")
+    for path in checkpoints(tmp_path / "bare"):
+        path.unlink()
+    source = (ROOT / "algos" / "ppo.py").read_text()
+    (tmp_path / "lacking.py").write_text(source.replace("def objective(", "def objectives("))
+    (tmp_path / "broken.py").write_text("import nothing_of_that_name\n")
+    (tmp_path / "file").touch()
+    ppo = str(known / "ppo")
+    size = CALLS[name].split()[0]
+    refused = {
+        (str(tmp_path / "none"),): "no such run",
+        (str(tmp_path / "empty"),): "not a run",
+        (str(tmp_path / "bare"),): "no checkpoints",
+        (ppo, "--checkpoints", "7"): "no checkpoint 7; there are 0 1 2 3",
+        (ppo, "--checkpoints", "-1"): "must not be negative",
+        (ppo, "--script", str(tmp_path / "lacking.py")): "has no objective",
+        (ppo, "--script", str(tmp_path / "broken.py")): "nothing_of_that_name",
+        (ppo, "--script", str(tmp_path / "none.py")): "no such script",
+        (ppo, "--out", str(tmp_path / "file" / "x")): "--out",
+        (ppo, "--jobs", "0"): "greater than 0",
+        (ppo, size, "-5"): "greater than 0",
+        (ppo, ppo): "--out",
+        (ppo, str(known / "chain"), "--out", str(tmp_path)): "different environments",
+    }
+    before = {path: path.stat().st_mtime_ns for path in known.rglob("*")}
+    for arguments, part in refused.items():
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            load(name).main(list(arguments))
+        message = capsys.readouterr().err.splitlines()[-1]
+        assert ended.value.code == 2 and part in message and message.startswith(f"{name}.py: "), arguments
+    assert {path: path.stat().st_mtime_ns for path in known.rglob("*")} == before
