@@ -296,22 +296,13 @@ def choose(sources: list[Source], iterations: tuple[int, ...]) -> list[Source]:
     them, its first, its thirds and its last that still has a step."""
     have = {source.iteration: source for source in sources}
     if not iterations:
-        with_step = [x for x in have if x < max(have) or can_step(have[x])] or [max(have)]
-        thirds = [with_step[round(k * (len(with_step) - 1) / 3)] for k in range(4)]
-        iterations = (0, 150, 300, 450) if {0, 150, 300, 450} <= set(with_step) else tuple(dict.fromkeys(thirds))
+        going_on = [x for x in have if x < max(have) or can_step(have[x])] or [max(have)]
+        thirds = [going_on[round(k * (len(going_on) - 1) / 3)] for k in range(4)]
+        iterations = (0, 150, 300, 450) if {0, 150, 300, 450} <= set(going_on) else tuple(dict.fromkeys(thirds))
     for iteration in iterations:
         if iteration not in have:
             stop(f"{sources[0].run}: no checkpoint {iteration}; there are {' '.join(map(str, have))}")
     return [have[iteration] for iteration in iterations]
-
-
-def with_step(sources: list[Source], iterations: tuple[int, ...]) -> list[Source]:
-    """The checkpoints of a run at the given iterations, by default all, that have a next iteration."""
-    chosen = choose(sources, iterations) if iterations else [x for x in sources if x is not sources[-1] or can_step(x)]
-    for source in chosen:
-        if not can_step(source):
-            stop(f"{source.path}: training ended there, with no step to measure")
-    return chosen or stop(f"{sources[0].run}: no checkpoint that has a step")
 
 
 @functools.lru_cache(maxsize=4)
@@ -397,6 +388,9 @@ def sampler(jobs: int, total: int, unit: str) -> Iterator[Callable]:
             yield sample
         except BrokenProcessPool:
             stop("a worker died, of memory perhaps; the same command goes on from what is measured", 1)
+        except KeyboardInterrupt:
+            executor.shutdown(cancel_futures=True)
+            stop("interrupted; the same command goes on from what is measured", 130)
         except BaseException:
             executor.shutdown(cancel_futures=True)
             raise

@@ -89,7 +89,6 @@ class Source(NamedTuple):
 
 # Gradient estimates --------------------------------------------------------------------------------------------------
 
-
 BASELINES = ["value network", "true value function", "none"]
 
 
@@ -188,16 +187,17 @@ def measure_gradients(args: Args, source: Source, sample: Callable, _: Any) -> I
         repeats.append({K: sums[K] + next(results)[0] if K % num_steps else sums[K] for K in args.pairs})
     longest = [sums[max(args.pairs)] for sums in repeats]
     everything = sum(longest) + sum(segment for result in results for segment in result)
-    true = [gradient((everything - own)[0]) for own in longest]
+    others = [everything - own for own in longest]
 
     numbers = dict(batch_size=num_steps * checkpoint_state(source)[1].num_envs, explained_variance=explained)
-    numbers |= dict(true_pairs_used=int((everything - longest[0])[0, -3]), variance={}, convergence=[])
+    numbers |= dict(true_pairs_used=int(others[0][0, -3]), variance={}, convergence=[])
     for b, baseline in enumerate(BASELINES if args.baselines else BASELINES[:1]):
         estimates = [np.array([gradient(sums[K][b]) for sums in repeats]) for K in args.pairs]
         numbers["variance"][baseline] = [pairwise(cosines(x, x)) for x in estimates]
         if b == 0:
-            own = [np.diagonal(cosines(x, np.array(true))) for x in estimates]
-            numbers["convergence"] = [dict(mean=float(x.mean()), interval=interval(x), all=x.tolist()) for x in own]
+            true = np.array([gradient(sums[0]) for sums in others])
+            found = [np.diagonal(cosines(x, true)) for x in estimates]
+            numbers["convergence"] = [dict(mean=x.mean().item(), interval=interval(x), all=x.tolist()) for x in found]
     yield numbers
 
 
@@ -298,6 +298,7 @@ def draw_steps(runs: list[list[dict[str, Any]]], path: Path) -> None:
 def main(argv: list[str] | None = None) -> None:
     args = tyro.cli(Args, args=argv, description=__doc__)
     check_options(args)
+    args = replace(args, pairs=tuple(sorted(set(args.pairs))))
     if min(*args.pairs, args.repeats, args.step_repeats) < 2:
         stop("--pairs, --repeats, --step-repeats: two or more, or there is nothing to compare")
     runs = [choose(sources, args.checkpoints) for sources in open_runs(args.runs, args.script, args.baselines)]
@@ -430,22 +431,13 @@ def choose(sources: list[Source], iterations: tuple[int, ...]) -> list[Source]:
     them, its first, its thirds and its last that still has a step."""
     have = {source.iteration: source for source in sources}
     if not iterations:
-        with_step = [x for x in have if x < max(have) or can_step(have[x])] or [max(have)]
-        thirds = [with_step[round(k * (len(with_step) - 1) / 3)] for k in range(4)]
-        iterations = (0, 150, 300, 450) if {0, 150, 300, 450} <= set(with_step) else tuple(dict.fromkeys(thirds))
+        going_on = [x for x in have if x < max(have) or can_step(have[x])] or [max(have)]
+        thirds = [going_on[round(k * (len(going_on) - 1) / 3)] for k in range(4)]
+        iterations = (0, 150, 300, 450) if {0, 150, 300, 450} <= set(going_on) else tuple(dict.fromkeys(thirds))
     for iteration in iterations:
         if iteration not in have:
             stop(f"{sources[0].run}: no checkpoint {iteration}; there are {' '.join(map(str, have))}")
     return [have[iteration] for iteration in iterations]
-
-
-def with_step(sources: list[Source], iterations: tuple[int, ...]) -> list[Source]:
-    """The checkpoints of a run at the given iterations, by default all, that have a next iteration."""
-    chosen = choose(sources, iterations) if iterations else [x for x in sources if x is not sources[-1] or can_step(x)]
-    for source in chosen:
-        if not can_step(source):
-            stop(f"{source.path}: training ended there, with no step to measure")
-    return chosen or stop(f"{sources[0].run}: no checkpoint that has a step")
 
 
 @functools.lru_cache(maxsize=4)
@@ -548,6 +540,9 @@ def sampler(jobs: int, total: int, unit: str) -> Iterator[Callable]:
             yield sample
         except BrokenProcessPool:
             stop("a worker died, of memory perhaps; the same command goes on from what is measured", 1)
+        except KeyboardInterrupt:
+            executor.shutdown(cancel_futures=True)
+            stop("interrupted; the same command goes on from what is measured", 130)
         except BaseException:
             executor.shutdown(cancel_futures=True)
             raise

@@ -102,7 +102,7 @@ def measure_step(args: Args, source: Source, sample: Callable, _: Any) -> Iterat
 PANELS = dict(mean_reward="mean episode return", max_ratio="largest ratio", mean_kl="mean KL (nats)")
 
 
-def draw_steps(runs: list[list[dict[str, Any]]], path: Path) -> None:
+def draw_trust_regions(runs: list[list[dict[str, Any]]], path: Path) -> None:
     """Rows: the training batch, held-out segments; columns: reward, largest ratio, mean KL, largest against mean KL; a
     line for each run (IM Fig. 3, 4)."""
     figure, axes = new_figure(2, 4, (9.6, 4.4), sharex="col", sharey="col")
@@ -120,11 +120,10 @@ def draw_steps(runs: list[list[dict[str, Any]]], path: Path) -> None:
         row[0].set_title({"train": "training batch", "heldout": "held-out segments"}[where], loc="left")
         for axis in row[1:]:
             axis.set_yscale("log")
+            axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axis.yaxis.set_major_formatter("{x:g}")
+            axis.yaxis.set_minor_formatter(NullFormatter())
         row[3].set_xscale("log")
-        for log_axis in [axis.yaxis for axis in row[1:]] + [row[3].xaxis]:
-            log_axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            log_axis.set_major_formatter("{x:g}")
-            log_axis.set_minor_formatter(NullFormatter())
     for axis, text in zip(axes[1], [*["iteration"] * 3, "mean KL (nats)"]):
         axis.set_xlabel(text)
     save_figure(figure, path)
@@ -145,7 +144,7 @@ def main(argv: list[str] | None = None) -> None:
         identity = identify(source, args.seed) | dict(heldout_pairs=args.heldout_pairs)
         work.append((partial(measure_step, args), source, [identity], cost))
     cells = iter(measure_missing(path, args.jobs, work))
-    draw_steps([[next(cells) for _ in sources] for sources in runs], path)
+    draw_trust_regions([[next(cells) for _ in sources] for sources in runs], path)
 
 
 # =====================================================================================================================
@@ -249,9 +248,9 @@ def choose(sources: list[Source], iterations: tuple[int, ...]) -> list[Source]:
     them, its first, its thirds and its last that still has a step."""
     have = {source.iteration: source for source in sources}
     if not iterations:
-        with_step = [x for x in have if x < max(have) or can_step(have[x])] or [max(have)]
-        thirds = [with_step[round(k * (len(with_step) - 1) / 3)] for k in range(4)]
-        iterations = (0, 150, 300, 450) if {0, 150, 300, 450} <= set(with_step) else tuple(dict.fromkeys(thirds))
+        going_on = [x for x in have if x < max(have) or can_step(have[x])] or [max(have)]
+        thirds = [going_on[round(k * (len(going_on) - 1) / 3)] for k in range(4)]
+        iterations = (0, 150, 300, 450) if {0, 150, 300, 450} <= set(going_on) else tuple(dict.fromkeys(thirds))
     for iteration in iterations:
         if iteration not in have:
             stop(f"{sources[0].run}: no checkpoint {iteration}; there are {' '.join(map(str, have))}")
@@ -372,6 +371,9 @@ def sampler(jobs: int, total: int, unit: str) -> Iterator[Callable]:
             yield sample
         except BrokenProcessPool:
             stop("a worker died, of memory perhaps; the same command goes on from what is measured", 1)
+        except KeyboardInterrupt:
+            executor.shutdown(cancel_futures=True)
+            stop("interrupted; the same command goes on from what is measured", 130)
         except BaseException:
             executor.shutdown(cancel_futures=True)
             raise

@@ -9,7 +9,7 @@ next iteration as it took it then: its own batch, its own fit. Held out are segm
 the frozen statistics of the checkpoint. The error is |V - target| / |target| after the fit; the target is GAE's, A + V
 of the network before the fit, or the discounted return of the scaled rewards, which goes on with the value network
 where an episode is cut off. Terminal steps are left out. Targets near 0 would blow the mean up: those below a hundredth
-of the mean |target| are left out of the mean (the numbers give their share), but not of the median, drawn dashed.
+of the mean |target| are left out of the mean (the numbers give their share), but not of the median.
 """
 
 import contextlib
@@ -111,23 +111,23 @@ def measure_values(args: Args, source: Source, sample: Callable, _: Any) -> Iter
 
 
 def draw_errors(runs: list[list[dict[str, Any]]], path: Path) -> None:
-    """Rows: the batch that was fitted, held-out trajectories; columns: GAE targets, returns (CL Fig. 11, 12). Solid and
-    shaded: the mean; dashed: the median."""
-    figure, axes = new_figure(2, 2, (6.5, 4.6), sharex=True, sharey=True)
-    for row, where in enumerate(("train", "heldout")):
-        for axis, target in zip(axes[row], ("gae", "returns")):
-            for cells in runs:
-                points, style = [cell[f"{where}_{target}"] for cell in cells], look(cells[0]["algo"])
-                iterations = [cell["iteration"] for cell in cells]
-                draw_line(axis, iterations, points, style)
-                axis.plot(iterations, [point["median"] for point in points], "--", color=style["color"], linewidth=0.9)
-            axis.set_yscale("log")
-    for axis, name in zip(axes[0], ("GAE targets", "returns")):
-        axis.set_title(f"against {name}")
+    """Rows: the batch that was fitted, held-out trajectories; columns: mean and median against GAE targets and against
+    returns; a line for each run (CL Fig. 11, 12)."""
+    figure, axes = new_figure(2, 4, (9.6, 4.4), sharex=True, sharey=True)
+    for row, where in zip(axes, ("train", "heldout")):
+        for cells in runs:
+            x, style = [cell["iteration"] for cell in cells], look(cells[0]["algo"])
+            for mean, median, target in ((row[0], row[1], "gae"), (row[2], row[3], "returns")):
+                points = [cell[f"{where}_{target}"] for cell in cells]
+                draw_line(mean, x, points, style)
+                median.plot(x, [point["median"] for point in points], **style)
+    axes[0, 0].set_yscale("log")
+    for axis, text in zip(axes[0], ("mean, GAE targets", "median, GAE targets", "mean, returns", "median, returns")):
+        axis.set_title(text, fontsize=10)
     for axis in axes[1]:
         axis.set_xlabel("iteration")
-    axes[0, 0].set_ylabel("relative error,\nthe batch it was fitted to")
-    axes[1, 0].set_ylabel("relative error,\nheld-out trajectories")
+    axes[0, 0].set_ylabel("relative error,\ntraining batch")
+    axes[1, 0].set_ylabel("relative error,\nheld-out segments")
     save_figure(figure, path)
 
 
@@ -250,9 +250,9 @@ def choose(sources: list[Source], iterations: tuple[int, ...]) -> list[Source]:
     them, its first, its thirds and its last that still has a step."""
     have = {source.iteration: source for source in sources}
     if not iterations:
-        with_step = [x for x in have if x < max(have) or can_step(have[x])] or [max(have)]
-        thirds = [with_step[round(k * (len(with_step) - 1) / 3)] for k in range(4)]
-        iterations = (0, 150, 300, 450) if {0, 150, 300, 450} <= set(with_step) else tuple(dict.fromkeys(thirds))
+        going_on = [x for x in have if x < max(have) or can_step(have[x])] or [max(have)]
+        thirds = [going_on[round(k * (len(going_on) - 1) / 3)] for k in range(4)]
+        iterations = (0, 150, 300, 450) if {0, 150, 300, 450} <= set(going_on) else tuple(dict.fromkeys(thirds))
     for iteration in iterations:
         if iteration not in have:
             stop(f"{sources[0].run}: no checkpoint {iteration}; there are {' '.join(map(str, have))}")
@@ -373,6 +373,9 @@ def sampler(jobs: int, total: int, unit: str) -> Iterator[Callable]:
             yield sample
         except BrokenProcessPool:
             stop("a worker died, of memory perhaps; the same command goes on from what is measured", 1)
+        except KeyboardInterrupt:
+            executor.shutdown(cancel_futures=True)
+            stop("interrupted; the same command goes on from what is measured", 130)
         except BaseException:
             executor.shutdown(cancel_futures=True)
             raise

@@ -48,6 +48,20 @@ def sourced(diagnostic, folder, iteration=0):
     return module, source, *module.checkpoint_state(source)
 
 
+def with_values(run, copy, values):
+    """A copy of a run on a known problem whose untrained value network says these values; its path, its checkpoint."""
+    shutil.copytree(run, copy)
+    path = copy / "checkpoints" / "iter_000000.pt"
+    checkpoint = torch.load(path, weights_only=True)
+    value = checkpoint["value"]
+    for name in value:
+        value[name].zero_()
+    value["value.0.weight"].fill_diagonal_(1)
+    value["value.2.weight"][0, : len(values)] = torch.tensor(values) / np.tanh(1)
+    torch.save(checkpoint, path)
+    return path, checkpoint
+
+
 def cells(out, name):
     return json.loads((out / f"{name}.json").read_text())
 
@@ -115,11 +129,13 @@ def test_normalized_gradient_has_the_exact_length(known):
 
 
 def test_cosines_match_the_covariance_of_the_estimator_with_each_baseline(known, tmp_path):
-    module, source, script, _, state = sourced("gradient", known / "bandit")
-    K, repeats = 128, 60
+    with_values(known / "bandit", tmp_path / "run", [40.0, 10.0])
+    module, source, script, _, state = sourced("gradient", tmp_path / "run")
+    K, repeats = 128, 100
     flags = f"--checkpoints 0 --pairs {K} --repeats {repeats} --true-pairs 64 --baselines --value-pairs 40000 --jobs 1"
-    module.main([str(known / "bandit"), "--out", str(tmp_path), *flags.split()])
+    module.main([str(tmp_path / "run"), "--out", str(tmp_path), *flags.split()])
     [cell] = cells(tmp_path, "gradient")
+    assert cell["true_pairs_used"] == (repeats - 1) * K  # an estimate is no part of what it is held against
     places, rewards, scores, weights = pairs_by_quadrature(Bandit, script, state)
     true = expected_reward(Bandit, script, state)(script.flat_parameters(state.policy)).detach().double().numpy()
     values = state.value(torch.eye(2)).detach().double().numpy()
@@ -135,8 +151,8 @@ def test_cosines_match_the_covariance_of_the_estimator_with_each_baseline(known,
         found = cell["variance"][baseline][0]
         low, high = found["interval"]
         assert abs(found["mean"] - means[baseline]) < high - low, baseline
-        assert high - low < 0.1
-    assert means["true value function"] > means["none"] + 0.05  # or the comparison would show nothing
+        assert high - low < 0.15
+    assert means["true value function"] > means["none"] + 0.05 > means["value network"] + 0.1  # or it shows nothing
 
 
 def test_estimate_below_a_segment_is_of_its_first_pairs(known):
@@ -150,7 +166,7 @@ def test_estimate_below_a_segment_is_of_its_first_pairs(known):
     assert module.groups(10 * 256, 256) == [(8, 256), (2, 256)]
 
 
-def test_baselines_and_pairwise_means_leave_out_what_they_should():
+def test_pairwise_mean_leaves_out_an_item_with_itself():
     module = load("gradient")
     matrix = np.array([[1.0, 0.2, 0.6], [0.2, 1.0, 0.1], [0.6, 0.1, 1.0]])
     numbers = module.pairwise(matrix)
@@ -184,18 +200,11 @@ def test_exact_value_function_has_no_error(known, tmp_path):
     values = [sum(0.99**k * r for k, r in enumerate(Chain.rewards[place:])) for place in range(4)]
     for factor, expected in ((1.0, 0.0), (2.0, 1.0)):
         run = tmp_path / f"run{factor}"
-        shutil.copytree(known / "chain", run)
-        path = run / "checkpoints" / "iter_000000.pt"
-        checkpoint = torch.load(path, weights_only=True)
-        policy, value = checkpoint["policy"], checkpoint["value"]
+        path, checkpoint = with_values(known / "chain", run, [factor * V for V in values])
+        policy = checkpoint["policy"]
         policy["log_std"].fill_(-12)
         policy["mean.2.weight"].zero_()
         policy["mean.2.bias"].copy_(torch.tensor(Chain.TARGET))
-        value["value.0.weight"].copy_(torch.eye(8)[:, :4])
-        value["value.0.bias"].zero_()
-        value["value.2.weight"].zero_()
-        value["value.2.weight"][0, :4] = factor * torch.tensor(values) / np.tanh(1)
-        value["value.2.bias"].zero_()
         checkpoint["args"]["value_lr"] = 1e-12
         torch.save(checkpoint, path)
         load("value").main([str(run), "--checkpoints", "0", "--jobs", "1", "--heldout-pairs", "600"])
@@ -204,6 +213,19 @@ def test_exact_value_function_has_no_error(known, tmp_path):
             assert cell[f"{where}_returns"]["mean"] == pytest.approx(expected, abs=1e-3)
             assert cell[f"{where}_returns"]["median"] == pytest.approx(expected, abs=1e-3)
         assert cell["train_gae"]["mean"] == pytest.approx(0, abs=1e-3) or factor == 2
+
+
+def test_value_error_is_that_after_the_fit(known, tmp_path):
+    module, source, script, args, _ = sourced("value", known / "chain")
+    module.main([str(known / "chain"), "--checkpoints", "0", "--jobs", "1", "--out", str(tmp_path)])
+    state = script.initial_state(args, script.make_actors(args))
+    experience = script.rollout(args, state)
+    batch = script.advantages(args, state, experience)
+    state, _ = script.update(args, state, batch)
+    errors = ((state.value(batch["obs"]) - batch["targets"]) / batch["targets"]).abs().detach()
+    [cell] = cells(tmp_path, "value")
+    exact = np.median(errors[~experience["terminations"]].double().numpy())
+    assert cell["train_gae"]["median"] == pytest.approx(exact, rel=1e-5)
 
 
 def test_relative_error_leaves_out_terminal_steps_and_targets_near_zero():
