@@ -215,7 +215,7 @@ def pairwise(matrix: np.ndarray, resamples: int = 500) -> dict[str, Any]:
         if different.any():
             means.append(matrix[np.ix_(drawn, drawn)][different].mean())
     above = matrix[np.triu_indices(n, 1)]
-    return dict(mean=float(above.mean()), interval=np.percentile(means, [2.5, 97.5]).tolist(), all=above.tolist())
+    return dict(mean=above.mean().item(), interval=np.percentile(means, [2.5, 97.5]).tolist(), all=above.tolist())
 
 
 # Update steps --------------------------------------------------------------------------------------------------------
@@ -241,8 +241,11 @@ def measure_steps(args: Args, source: Source, sample: Callable, _: Any) -> Itera
         outputs = [script.call(state.policy, parameters, torch.from_numpy(experience["obs"])) for parameters in after]
     means, log_stds = (torch.stack(x) for x in zip(*outputs))
     kls = torch.stack([script.kl_divergence(*one, means, log_stds).mean(1) for one in outputs]).numpy()
-    numbers = dict(cosine=pairwise(cosines(*2 * [steps.double().numpy()])), kl=pairwise((kls + kls.T) / 2))
-    yield numbers | dict(norms=steps.norm(dim=1).tolist())
+    steps = steps.double().numpy()
+    numbers = dict(cosine=pairwise(cosines(steps, steps)), kl=pairwise((kls + kls.T) / 2))
+    for pairs in numbers.values():
+        del pairs["all"]  # 4,950 of each
+    yield numbers | dict(norms=np.linalg.norm(steps, axis=1).tolist())
 
 
 # Figures -------------------------------------------------------------------------------------------------------------
@@ -340,8 +343,10 @@ HELPERS = """
     Args make_actors load_checkpoint restore planned_steps call flat_parameters with_parameters log_prob
     kl_divergence policy_change
 """.split()
-COLOURS = dict(ppo="#0072b2", ppo_m="#d55e00", ppo_noclip="#56b4e9", trpo="#009e73", trpo_plus="#e69f00")
-COLOURS |= dict(reinforce="#999999", a2c="#cc79a7", vmpo="#000000")
+COLOURS = {
+    **dict(ppo="#0072b2", ppo_m="#d55e00", ppo_noclip="#56b4e9", trpo="#009e73", trpo_plus="#e69f00"),
+    **dict(reinforce="#999999", a2c="#cc79a7", vmpo="#000000"),
+}
 MARKERS = dict(zip(COLOURS, "os^Dv*Px"))  # colours are not enough in greyscale
 
 

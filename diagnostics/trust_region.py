@@ -157,8 +157,10 @@ HELPERS = """
     Args make_actors load_checkpoint restore planned_steps call flat_parameters with_parameters log_prob
     kl_divergence policy_change
 """.split()
-COLOURS = dict(ppo="#0072b2", ppo_m="#d55e00", ppo_noclip="#56b4e9", trpo="#009e73", trpo_plus="#e69f00")
-COLOURS |= dict(reinforce="#999999", a2c="#cc79a7", vmpo="#000000")
+COLOURS = {
+    **dict(ppo="#0072b2", ppo_m="#d55e00", ppo_noclip="#56b4e9", trpo="#009e73", trpo_plus="#e69f00"),
+    **dict(reinforce="#999999", a2c="#cc79a7", vmpo="#000000"),
+}
 MARKERS = dict(zip(COLOURS, "os^Dv*Px"))  # colours are not enough in greyscale
 
 

@@ -17,12 +17,17 @@ NINE_OFF |= dict.fromkeys("obs_norm obs_clip tanh grad_clip".split(), False)
 
 
 def definitions(path):
-    """Source text of each top-level function and class, decorators included."""
+    """Source text of each top-level function, class and constant, decorators included."""
     source = path.read_text()
     lines = source.splitlines()
-    nodes = [x for x in ast.parse(source).body if isinstance(x, ast.FunctionDef | ast.ClassDef)]
-    starts = [min([x.lineno, *(d.lineno for d in x.decorator_list)]) - 1 for x in nodes]
-    return {x.name: "\n".join(lines[first : x.end_lineno]) for x, first in zip(nodes, starts)}
+    found = {}
+    for x in ast.parse(source).body:
+        if isinstance(x, ast.FunctionDef | ast.ClassDef):
+            first = min([x.lineno, *(d.lineno for d in x.decorator_list)])
+            found[x.name] = "\n".join(lines[first - 1 : x.end_lineno])
+        elif isinstance(x, ast.Assign):
+            found[x.targets[0].id] = "\n".join(lines[x.lineno - 1 : x.end_lineno])
+    return found
 
 
 def test_same_name_same_source():
@@ -32,9 +37,6 @@ def test_same_name_same_source():
             if name not in DIFFERENT:
                 other, text = first.setdefault(name, (path, source))
                 assert source == text, f"{name} differs between {other} and {path}"
-        banner = "\n# Bookkeeping" if path.parent.name == "algos" else "\n# Shared by the diagnostics"
-        constants = path.read_text().split(banner)[1].split("\ndef ")[0]
-        assert constants == first.setdefault(banner, (path, constants))[1]
 
 
 def test_contract_has_the_same_signatures_and_sections_everywhere():

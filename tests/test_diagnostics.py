@@ -11,7 +11,7 @@ import imageio
 import numpy as np
 import pytest
 import torch
-from conftest import DIAGNOSTICS, ROOT, checkpoints, flags_of, load, progress
+from conftest import ROOT, checkpoints, flags_of, load, progress
 from environments import Bandit, Chain
 from torch.func import grad, jacrev
 
@@ -288,7 +288,7 @@ def call(name, folders, out, *flags):
     return [sys.executable, str(ROOT / "diagnostics" / f"{name}.py"), *paths, "--out", str(out), *flags]
 
 
-@pytest.mark.parametrize("name", DIAGNOSTICS)
+@pytest.mark.parametrize("name", CALLS)
 def test_jobs_do_not_change_a_bit(known, name, tmp_path):
     flags = CALLS[name].split()
     load(name).main([str(known / "ppo"), "--out", str(tmp_path / "1"), "--jobs", "1", *flags])
@@ -325,7 +325,7 @@ def test_several_runs_and_a_script_of_ones_own(known, tmp_path, capsys):
     assert len(cells(tmp_path, "trust_region")) == 2 + 3 + 3
 
 
-@pytest.mark.parametrize("name", DIAGNOSTICS)
+@pytest.mark.parametrize("name", CALLS)
 def test_reinforce_is_measured_or_refused(known, name, tmp_path, capsys):
     flags = CALLS[name].replace("--baselines --value-pairs 500", "").split()
     arguments = [str(known / "reinforce"), "--out", str(tmp_path), "--jobs", "1", *flags]
@@ -338,7 +338,7 @@ def test_reinforce_is_measured_or_refused(known, name, tmp_path, capsys):
         assert ended.value.code == 2 and "no value network" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", DIAGNOSTICS)
+@pytest.mark.parametrize("name", CALLS)
 def test_bad_input(known, name, tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     shutil.copytree(known / "ppo", tmp_path / "bare")

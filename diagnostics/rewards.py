@@ -1,0 +1,578 @@
+"""Which setting earns more, and how sure is that? Reward curves and final rewards of runs, with intervals over seeds.
+
+    python diagnostics/rewards.py runs/* --out figures
+    python diagnostics/rewards.py runs/Hopper-v5__ppo__* --paired --out figures
+    python diagnostics/rewards.py runs/*__ppo__* --best-of policy_lr --histograms value_clip anneal_lr --out figures
+    python diagnostics/rewards.py runs/* --aai PPO PPO-M TRPO TRPO+ --labels "PPO=ppo reward-scale" \\
+        "PPO-M=ppo no-reward-scale" "TRPO=trpo_plus no-reward-scale" "TRPO+=trpo_plus reward-scale" --out figures
+
+Runs whose arguments differ in environment and seed alone are runs of one setting. Its label is the algorithm and the
+flags that tell it from the algorithm's other settings here, as far as they are not the script's defaults. The reward of
+an iteration is the mean undiscounted return of the episodes that ended in it; the final reward of a run is the mean
+over the last five iterations in which an episode ended. Runs that are not finished are named and left out.
+
+Intervals are 95 % percentile bootstrap intervals: the runs of each setting are drawn anew from themselves, 1,000 times.
+Of one run there is none, and of few they are too narrow: of normal data they hold the mean 73 % of the time with 3
+runs, 83 % with 5, 90 % with 10. The interquartile mean leaves out a quarter of the runs, rounded down, at either end;
+the probability of improvement is that of a run of one setting ending above a run of another, ties counted half (Agarwal
+et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical Precipice"). "Implementation Matters in Deep
+Policy Gradients" (IM) Table 2 is --aai, its Fig. 1 --best-of with --histograms.
+"""
+
+import ast
+import csv
+import json
+import re
+import sys
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import combinations, permutations
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, NoReturn
+
+import numpy as np
+import tyro
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+# Arguments -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Args:
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """run folders, of any algorithms and environments"""
+    labels: tuple[str, ...] = ()
+    """labels of your own, each "LABEL=ALGO FLAG ...": for the algorithm's runs with these flags, spelled as run folders
+    spell them; what else sets them apart may differ between environments, but not within one"""
+    best_of: tuple[str, ...] = ()
+    """arguments such as policy_lr: of settings that differ in nothing else, keep the one with the best mean final
+    reward, in each environment; its own runs chose it, as in IM, which flatters it"""
+    histograms: tuple[str, ...] = ()
+    """on/off arguments: for each, histograms of all final rewards with it on and off"""
+    paired: bool = False
+    """what each on/off argument is worth: differences, by seed, of settings that differ in it alone"""
+    aai: tuple[str, str, str, str] | None = None
+    """labels of PPO, PPO-M, TRPO and TRPO+: IM's AAI and ACLI, the effect of the step and of the optimizations"""
+    out: Path | None = None
+    """folder of figures and numbers; default: figures/ inside the run's folder"""
+
+
+class Run(NamedTuple):
+    folder: Path
+    env_id: str
+    algo: str
+    seed: int
+    settings: dict[str, Any]  # the arguments that make a setting
+    tuned: dict[str, Any]  # the arguments of --best-of
+    steps: np.ndarray  # [iterations in which an episode ended] environment steps so far
+    rewards: np.ndarray  # [the same] mean return of those episodes
+    missing: str  # why it is not complete
+
+    @property
+    def final(self) -> float:
+        return self.rewards[-5:].mean().item()
+
+
+# Settings ------------------------------------------------------------------------------------------------------------
+
+NOT_OF_THE_SETTING = "env_id seed runs_dir run_name overwrite checkpoint_every".split()
+Settings = dict[tuple[str, str], list[Run]]  # the runs of each setting, by environment and label
+
+
+def read_run(folder: Path, best_of: list[str]) -> Run:
+    if not (folder / "config.json").is_file():
+        stop(f"{folder}: {'no config.json, so not a run' if folder.is_dir() else 'no such run'}")
+    try:
+        config = json.loads((folder / "config.json").read_text())
+        algo, args = config["algo"], config["args"]
+        env_id, seed, batch_size = args["env_id"], args["seed"], args["num_envs"] * args["num_steps"]
+        planned = args["total_timesteps"] // batch_size * batch_size
+        lines = (folder / "progress.csv").read_text().splitlines() if (folder / "progress.csv").is_file() else []
+        rows = [row for row in csv.DictReader(lines) if None not in row.values()]  # None: half written
+        done = int(rows[-1]["global_step"]) if rows else 0
+        rows = [row for row in rows if row["episodic_return"]]
+        curve = [np.array([float(row[name]) for row in rows]) for name in ("global_step", "episodic_return")]
+    except (ValueError, KeyError, TypeError):
+        stop(f"{folder}: its config.json or progress.csv is damaged")
+    missing = f"{done:,} of {planned:,} steps" if done < planned else "" if rows else "no episode ended"
+    tuned = {name: args[name] for name in best_of if name in args}
+    settings = {name: x for name, x in args.items() if name not in (*NOT_OF_THE_SETTING, *tuned)}
+    return Run(folder, env_id, algo, seed, settings, tuned, *curve, missing)
+
+
+def flag(name: str, value: Any) -> str:
+    """An argument as run folders spell it: no-value-clip, policy-lr=0.0003, policy-hidden=64x64."""
+    text = "x".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    name = name.replace("_", "-")
+    return {"True": name, "False": f"no-{name}"}.get(text, f"{name}={text}")
+
+
+def default_flags(algo: str) -> set[str]:
+    """The defaults of algos/<algo>.py, read without running it; none where it cannot be read."""
+    try:
+        source = (Path(__file__).parent.parent / "algos" / f"{algo}.py").read_text()
+        [args] = [x for x in ast.parse(source).body if isinstance(x, ast.ClassDef) and x.name == "Args"]
+        return {flag(x.target.id, ast.literal_eval(x.value)) for x in args.body if isinstance(x, ast.AnnAssign)}
+    except (OSError, SyntaxError, ValueError):
+        return set()
+
+
+def differing(settings: list[dict[str, Any]]) -> list[str]:
+    """Names of the arguments that are not the same in all the settings."""
+    names = dict.fromkeys(name for x in settings for name in x)
+    return [name for name in names if any(x.get(name) != settings[0].get(name) for x in settings)]
+
+
+def label_runs(runs: list[Run], labels: tuple[str, ...]) -> dict[Path, str]:
+    """The label of each run's setting: a given one, or algorithm and flags."""
+    found, given = {}, {}
+    for algo in {run.algo for run in runs}:
+        alike, defaults = [run for run in runs if run.algo == algo], default_flags(algo)
+        names = differing([run.settings for run in alike])
+        for run in alike:
+            flags = [flag(name, run.settings.get(name)) for name in names]
+            found[run.folder] = " ".join([algo, *(x for x in flags if x not in defaults)])
+    for text in labels:
+        label, _, setting = text.partition("=")
+        algo, *flags = setting.split() or stop(f'--labels {text}: write LABEL=ALGO or "LABEL=ALGO FLAG ..."')
+        named = [x for x in runs if x.algo == algo and {flag(*y) for y in x.settings.items()}.issuperset(flags)]
+        for run in named or stop(f"--labels {text}: no run is {setting}"):
+            if run.folder in given:
+                stop(f"--labels: {run.folder} is both {given[run.folder]} and {label}; add flags that tell them apart")
+            given[run.folder] = label
+    return found | given
+
+
+def group_runs(runs: list[Run], labels: tuple[str, ...]) -> Settings:
+    """The runs of each setting; in the order of the environments, of the given labels, of the algorithms, of the number
+    of flags, of the flags in the script."""
+    label_of, settings = label_runs(runs, labels), {}
+    for run in runs:
+        alike = settings.setdefault((run.env_id, label_of[run.folder]), [])
+        for other in alike:
+            if names := ", ".join(differing([other.settings, run.settings])):
+                stop(f"{label_of[run.folder]} is ambiguous: {other.folder} and {run.folder} differ in {names}")
+            if (other.seed, other.tuned) == (run.seed, run.tuned):
+                stop(f"{other.folder} and {run.folder} are the same run, twice")
+        alike.append(run)
+    given, env_ids, algos = [x.partition("=")[0] for x in labels], [x.env_id for x in runs], [x.algo for x in runs]
+
+    def rank(key: tuple[str, str]) -> tuple:
+        (env_id, label), run = key, settings[key][0]
+        place = given.index(label) if label in given else len(given)
+        unlike = [flag(*x) not in label.split() for x in run.settings.items()]
+        return env_ids.index(env_id), place, algos.index(run.algo), label.count(" "), unlike
+
+    return {key: settings[key] for key in sorted(settings, key=rank)}
+
+
+def candidates(runs: list[Run]) -> list[list[Run]]:
+    """A setting's runs for each value of the arguments of --best-of, the best mean final reward first."""
+    values = {}
+    for run in runs:
+        values.setdefault(str(run.tuned), []).append(run)
+    return sorted(values.values(), key=lambda x: -mean(finals(x)))
+
+
+# Statistics ----------------------------------------------------------------------------------------------------------
+
+RESAMPLES = 1000
+
+
+def finals(runs: list[Run]) -> np.ndarray:
+    return np.array([run.final for run in runs])
+
+
+def mean(x: np.ndarray) -> np.ndarray:
+    return x.mean(-1)
+
+
+def interquartile_mean(x: np.ndarray) -> np.ndarray:
+    """Mean of x [..., n] without the n // 4 smallest and the n // 4 largest."""
+    n = x.shape[-1]
+    return np.sort(x)[..., n // 4 : n - n // 4].mean(-1)
+
+
+def improvement(*samples: np.ndarray) -> np.ndarray:
+    """P(X > Y) + P(X = Y) / 2 of a run of X and a run of Y, averaged over environments; the samples are X [..., n] and
+    Y [..., m] of one environment after the other."""
+    signs = [np.sign(x[..., :, None] - y[..., None, :]) for x, y in zip(samples[::2], samples[1::2])]
+    return np.mean([(1 + x.mean((-2, -1))) / 2 for x in signs], axis=0)
+
+
+def aai(ppo: np.ndarray, ppo_m: np.ndarray, trpo: np.ndarray, trpo_plus: np.ndarray) -> np.ndarray:
+    """Average algorithmic improvement (IM section 5): the most that the other step changes. As a maximum of absolute
+    values it is above 0, interval and all, even where nothing differs; the same holds for ACLI."""
+    return np.maximum(abs(mean(ppo) - mean(trpo_plus)), abs(mean(ppo_m) - mean(trpo)))
+
+
+def acli(ppo: np.ndarray, ppo_m: np.ndarray, trpo: np.ndarray, trpo_plus: np.ndarray) -> np.ndarray:
+    """Average code-level improvement (IM section 5): the most that the optimizations change."""
+    return np.maximum(abs(mean(ppo) - mean(ppo_m)), abs(mean(trpo_plus) - mean(trpo)))
+
+
+def bootstrap(statistic: Callable, *samples: np.ndarray) -> dict[str, Any]:
+    """The statistic of samples [n], [m], ... and, where each has two runs or more, its interval; each sample is drawn
+    anew from itself (a stratified bootstrap)."""
+    rng = np.random.default_rng(0)
+    drawn = statistic(*(rng.choice(x, (RESAMPLES, len(x))) for x in samples))
+    ends = np.percentile(drawn, [2.5, 97.5]).tolist() if min(map(len, samples)) > 1 else None
+    return dict(value=float(statistic(*samples)), interval=ends)
+
+
+def reward_curve(runs: list[Run]) -> dict[str, list]:
+    """Rewards averaged over 11 iterations and over the runs, at 100 places that all the runs have reached."""
+    x = np.linspace(max(run.steps[0] for run in runs), min(run.steps[-1] for run in runs), 100)
+    smooth = [np.convolve(np.pad(run.rewards, 5, "edge"), np.ones(11) / 11, "valid") for run in runs]
+    rewards = np.transpose([np.interp(x, run.steps, y) for run, y in zip(runs, smooth)])
+    lines = [x, rewards.mean(1), *np.transpose([interval(y, RESAMPLES) for y in rewards])]
+    return {name: [float(f"{x:.6g}") for x in y] for name, y in zip(("steps", "mean", "low", "high"), lines)}
+
+
+def summarize(key: tuple[str, str], tried: list[list[Run]]) -> dict[str, Any]:
+    """What there is to say of a setting in an environment, from its runs for each value tried, the best first."""
+    runs, x = tried[0], finals(tried[0])
+    numbers = dict(env_id=key[0], label=key[1], algo=runs[0].algo, seeds=[run.seed for run in runs], finals=x.tolist())
+    numbers |= dict(mean=bootstrap(mean, x), interquartile_mean=bootstrap(interquartile_mean, x))
+    numbers |= dict(tried=[y[0].tuned | dict(runs=len(y), mean=float(mean(finals(y)))) for y in tried])
+    return numbers | dict(tuned=runs[0].tuned, settings=runs[0].settings, curve=reward_curve(runs))
+
+
+def improvements(settings: Settings) -> list[dict[str, Any]]:
+    """Probabilities of improvement of settings (rows) over settings (columns) in each environment, and averaged over
+    the environments where both have runs."""
+    env_ids, labels = (list(dict.fromkeys(column)) for column in zip(*settings))
+    found = []
+    for places in [[env_id] for env_id in env_ids] + [env_ids] * (len(env_ids) > 1):
+        p = {}
+        for x, y in combinations(labels, 2):
+            both = [env_id for env_id in places if (env_id, x) in settings and (env_id, y) in settings]
+            if both:
+                p[x, y] = bootstrap(improvement, *(finals(settings[env_id, z]) for env_id in both for z in (x, y)))
+                ends = p[x, y]["interval"]
+                p[y, x] = dict(value=1 - p[x, y]["value"], interval=ends and [1 - ends[1], 1 - ends[0]])
+        here = [x for x in labels if any(x in pair for pair in p)]
+        if here:
+            found.append(dict(env_ids=places, labels=here, p=[[p.get((x, y)) for y in here] for x in here]))
+    return found
+
+
+def average_improvements(settings: Settings, labels: tuple[str, ...]) -> list[dict[str, Any]]:
+    """AAI and ACLI in each environment where all four settings have runs."""
+    have = dict.fromkeys(label for _, label in settings)
+    if unknown := [label for label in labels if label not in have]:
+        stop(f"--aai: no complete run is {' or '.join(unknown)}; there are {', '.join(have)}")
+    found = []
+    for env_id in dict.fromkeys(env_id for env_id, _ in settings):
+        if lacking := [label for label in labels if (env_id, label) not in settings]:
+            print(f"no AAI on {env_id}: no complete run of {' or '.join(lacking)}", file=sys.stderr)
+            continue
+        samples = [finals(settings[env_id, label]) for label in labels]
+        numbers = dict(aai=bootstrap(aai, *samples), acli=bootstrap(acli, *samples))
+        found.append(dict(env_id=env_id, labels=labels) | numbers)
+    return found or stop("--aai: in no environment do all four have complete runs")
+
+
+def paired_differences(settings: Settings) -> list[dict[str, Any]]:
+    """On minus off, by seed, of settings of an algorithm in an environment that differ in one on/off argument alone;
+    and of all on minus all off, of the on/off arguments that vary there."""
+    found = []
+    for env_id, algo in dict.fromkeys((key[0], runs[0].algo) for key, runs in settings.items()):
+        here = [runs for key, runs in settings.items() if (key[0], runs[0].algo) == (env_id, algo)]
+        names = differing([runs[0].settings for runs in here])
+        switches = [name for name in names if isinstance(here[0][0].settings.get(name), bool)]
+        cells = []
+        for on, off in permutations(here, 2):
+            switched = differing([on[0].settings, off[0].settings])
+            alone = len(switched) == 1 or switched == switches
+            if not alone or any(on[0].settings.get(name) is not True for name in switched):
+                continue
+            rewards = [{run.seed: run.final for run in runs} for runs in (on, off)]
+            seeds = sorted(rewards[0].keys() & rewards[1].keys())
+            if not seeds:
+                print(f"not paired, no seed in common: {on[0].folder}, {off[0].folder}", file=sys.stderr)
+                continue
+            x = np.array([rewards[0][seed] - rewards[1][seed] for seed in seeds])
+            others = [name for name in switches if name not in switched]
+            cell = dict(env_id=env_id, algo=algo, switched=switched, others=others)
+            cell |= dict(others_on=[name for name in others if on[0].settings[name]])
+            cells.append(cell | dict(seeds=seeds, differences=x.tolist(), mean=bootstrap(mean, x)))
+        place = {name: i for i, name in enumerate(switches)}
+        found += sorted(cells, key=lambda x: (len(x["switched"]), place[x["switched"][0]], -len(x["others_on"])))
+    return found or stop("--paired: no two settings with complete runs of the same seed differ in one on/off argument")
+
+
+# Tables --------------------------------------------------------------------------------------------------------------
+
+Table = tuple[str, list[str], list[list[str]]]  # title, header, rows
+
+
+def number(x: float) -> str:
+    return f"{x:.0f}" if abs(x) >= 100 else f"{x:.3g}"
+
+
+def estimate(numbers: dict[str, Any] | None, show: Callable = number) -> str:
+    """Value and, where there is one, interval."""
+    if numbers is None:
+        return ""
+    ends = numbers["interval"]
+    return show(numbers["value"]) + (f" [{', '.join(map(show, ends))}]" if ends else "")
+
+
+def switch(cell: dict[str, Any]) -> str:
+    return flag(cell["switched"][0], True) if len(cell["switched"]) == 1 else "all together"
+
+
+def others(cell: dict[str, Any]) -> str:
+    """State of the varying on/off arguments that are not switched."""
+    if cell["others_on"] == cell["others"]:
+        return "on" if cell["others"] else ""
+    return ", ".join(flag(name, True) for name in cell["others_on"]) or "off"
+
+
+def reward_tables(results: dict[str, list]) -> list[Table]:
+    rows = []
+    for x in results["settings"]:
+        label = " ".join([x["label"], *(f"({flag(*tuned)})" for tuned in x["tuned"].items())])
+        estimates = estimate(x["mean"]), estimate(x["interquartile_mean"])
+        ends = f"{number(min(x['finals']))} to {number(max(x['finals']))}"
+        rows.append([x["env_id"], label, str(len(x["seeds"])), *estimates, ends])
+    header = ["environment", "setting", "seeds", "mean [95 %]", "interquartile mean [95 %]", "range"]
+    tables = [("Final rewards", header, rows)]
+    if cells := results["aai"]:
+        rows = [[x["env_id"], estimate(x["aai"]), estimate(x["acli"])] for x in cells]
+        header = ["environment", "AAI [95 %]", "ACLI [95 %]"]
+        tables.append((f"AAI and ACLI of {', '.join(cells[0]['labels'])}", header, rows))
+    if cells := results["paired"]:
+        cells = [(x, [x["env_id"], x["algo"], switch(x), others(x)]) for x in cells]
+        rows = [[*start, str(len(x["seeds"])), estimate(x["mean"])] for x, start in cells]
+        header = ["environment", "algorithm", "argument", "others", "seeds", "on minus off [95 %]"]
+        tables.append(("Final rewards with an argument on minus those with it off, by seed", header, rows))
+    return tables
+
+
+def improvement_tables(cells: list[dict[str, Any]]) -> list[Table]:
+    tables = []
+    for x in cells:
+        names = [f"{i} {label}" for i, label in enumerate(x["labels"], 1)]
+        rows = [[name, *(estimate(p, "{:.2f}".format) for p in row)] for name, row in zip(names, x["p"])]
+        where = "mean over " * (len(x["env_ids"]) > 1) + ", ".join(x["env_ids"])
+        header = ["", *(f"over {name.split()[0]}" for name in names)]
+        tables.append((f"Probability of improvement [95 %] of row over column, {where}", header, rows))
+    return tables
+
+
+def markdown(title: str, header: list[str], rows: list[list[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join([f"## {title}\n", *(f"| {' | '.join(line)} |" for line in lines)]) + "\n"
+
+
+def latex(title: str, header: list[str], rows: list[list[str]]) -> str:
+    """A table for the package booktabs."""
+
+    def escape(cell: str) -> str:
+        cell = re.sub(r"[&%$#_]", r"\\\g<0>", cell)
+        return re.sub(r"(?<![^\s\[])-(?=\d)", "$-$", cell)  # a minus sign, not a hyphen
+
+    first, *rest = (" & ".join(map(escape, line)) + r" \\" for line in (header, *rows))
+    start = [f"% {title}", rf"\begin{{tabular}}{{{'l' * len(header)}}}", r"\toprule"]
+    return "\n".join([*start, first, r"\midrule", *rest, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+
+# Figures -------------------------------------------------------------------------------------------------------------
+
+
+def line_styles(algo_of: dict[str, str]) -> dict[str, dict[str, Any]]:
+    """How each label is drawn: as the algorithm that it spells (PPO-M is ppo_m), else as its own if that is not taken,
+    else in the next colour that is not; dashed when all are."""
+    spelled = {label: label.lower().replace("+", "_plus").replace("-", "_") for label in algo_of}
+    looks, found = [(name, line) for line in ("-", "--", ":", "-.") for name in COLOURS], {}
+    for label in sorted(algo_of, key=lambda x: spelled[x] not in COLOURS):
+        wanted = [(spelled[label], "-"), (algo_of[label], "-"), *looks]
+        found[label] = next((x for x in wanted if x in looks and x not in found.values()), looks[0])
+    return {label: look(found[label][0]) | dict(linestyle=found[label][1], label=label) for label in algo_of}
+
+
+def add_legend(figure: Figure, styles: dict[str, dict[str, Any]]) -> None:
+    """Above the panels, in as many columns as the longest label leaves room for; the figure grows by its height."""
+    width, height = figure.get_size_inches()
+    character, line = 0.065, 0.17  # inches
+    texts = [textwrap.fill(label, int((width - 0.6) / character), break_on_hyphens=False) for label in styles]
+    longest = max(len(part) for text in texts for part in text.split("\n"))
+    columns = max(1, min(len(texts), int(width / (0.6 + character * longest))))
+    figure.set_figheight(height + line * sum(text.count("\n") + 1 for text in texts) / columns)
+    handles = [Line2D([], [], **style | dict(label=text)) for style, text in zip(styles.values(), texts)]
+    figure.legend(handles=handles, loc="outside upper center", ncols=columns, frameon=False, fontsize=8)
+
+
+def draw_curves(settings: list[dict[str, Any]], path: Path) -> None:
+    """A panel for each environment, a line for each setting; intervals as long as they would not hide one another."""
+    env_ids = list(dict.fromkeys(x["env_id"] for x in settings))
+    styles = line_styles({x["label"]: x["algo"] for x in settings})
+    figure, axes = new_figure(1, len(env_ids), (max(4.2, 2.6 * len(env_ids)), 2.5))
+    for cell in settings:
+        axis, curve = axes[0, env_ids.index(cell["env_id"])], cell["curve"]
+        x, style = np.array(curve["steps"]) / 1e6, styles[cell["label"]] | dict(markevery=10, label="_")
+        axis.plot(x, curve["mean"], **style)
+        if len(styles) <= len(COLOURS):
+            axis.fill_between(x, curve["low"], curve["high"], color=style["color"], alpha=0.2, linewidth=0)
+    for axis, env_id in zip(axes[0], env_ids):
+        axis.set(title=env_id, xlabel="steps (millions)")
+    axes[0, 0].set_ylabel("episode return")
+    add_legend(figure, styles)
+    save_figure(figure, path)
+
+
+def draw_histograms(settings: Settings, names: list[str], path: Path) -> None:
+    """Rows: environments; columns: arguments; all final rewards, split by the argument (IM Fig. 1)."""
+    env_ids = list(dict.fromkeys(env_id for env_id, _ in settings))
+    size = 0.6 + 2.1 * len(names), 0.6 + 1.7 * len(env_ids)
+    figure, axes = new_figure(len(env_ids), len(names), size, sharex="row", sharey="row")
+    for row, env_id in zip(axes, env_ids):
+        runs = [run for (place, _), x in settings.items() if place == env_id for run in x]
+        edges = np.histogram_bin_edges(finals(runs), 15)
+        for axis, name in zip(row, names):
+            for value, label, like, hatch in ((True, "on", "ppo", ""), (False, "off", "trpo_plus", "////")):
+                rewards = finals([run for run in runs if run.settings[name] is value])
+                style = dict(color=COLOURS[like], alpha=0.6, hatch=hatch, edgecolor="black", linewidth=0.5)
+                axis.hist(rewards, edges, histtype="stepfilled", label=label, **style)
+            axis.set_xlabel("final reward")
+            axis.yaxis.get_major_locator().set_params(integer=True)
+        row[0].set_ylabel(f"{env_id}\nruns")
+    for axis, name in zip(axes[0], names):
+        axis.set_title(flag(name, True))
+    save_figure(figure, path)
+
+
+def draw_paired(cells: list[dict[str, Any]], path: Path) -> None:
+    """Rows: algorithms; columns: environments; in a panel, what each argument is worth while the others are on, and
+    while they are off; small: the seeds."""
+    env_ids, algos = (list(dict.fromkeys(x[name] for x in cells)) for name in ("env_id", "algo"))
+    names = {algo: list(dict.fromkeys(switch(x) for x in cells if x["algo"] == algo)) for algo in algos}
+    heights = [2 + len(x) for x in names.values()]
+    size = 0.9 + 3.3 * len(env_ids), 0.5 + 0.3 * sum(heights)
+    figure, axes = new_figure(len(algos), len(env_ids), size, sharey="row", height_ratios=heights)
+    looks = dict(on=("with the others on", "ppo", -0.15), off=("with the others off", "trpo_plus", 0.15))
+    for x in cells:
+        axis = axes[algos.index(x["algo"]), env_ids.index(x["env_id"])]
+        label, like, shift = looks.get(others(x), ("_", "vmpo", 0))
+        style = look(like) | dict(label=label, linestyle="none")
+        y, value, ends = names[x["algo"]].index(switch(x)) + shift, x["mean"]["value"], x["mean"]["interval"]
+        axis.plot(x["differences"], [y] * len(x["seeds"]), "|", color=style["color"], alpha=0.5, markersize=4)
+        axis.errorbar(value, y, xerr=ends and [[value - ends[0]], [ends[1] - value]], capsize=2, **style)
+    for row, algo in zip(axes, algos):
+        row[0].set_yticks(range(len(names[algo])), names[algo])
+        row[0].set_ylim(len(names[algo]) - 0.5, -0.5)
+        for axis, env_id in zip(row, env_ids):
+            axis.set_title(env_id if len(algos) == 1 else f"{algo}, {env_id}")
+            axis.axvline(0, color="black", linewidth=0.8)
+            axis.set_xlabel("final reward with it minus without it")
+    save_figure(figure, path)
+
+
+# Main ----------------------------------------------------------------------------------------------------------------
+
+
+def main(argv: list[str] | None = None) -> None:
+    args = tyro.cli(Args, args=argv, description=__doc__)
+    best_of, histograms = ([name.replace("-", "_") for name in names] for names in (args.best_of, args.histograms))
+    folders = {folder.resolve(): folder for folder in args.runs}  # each once
+    runs = [read_run(folder, best_of) for folder in folders.values()] or stop("name one run folder or more")
+    for name in best_of:
+        if not any(name in run.tuned for run in runs):
+            stop(f"--best-of {name}: no run has this argument")
+    grouped = group_runs(runs, args.labels)
+    path = output_folder(args.out, args.runs) / "rewards.json"
+    incomplete = {str(run.folder): run.missing for run in runs if run.missing}
+    for folder, missing in incomplete.items():
+        print(f"left out: {folder}: {missing}", file=sys.stderr)
+    complete = {key: [run for run in x if not run.missing] for key, x in grouped.items()}
+    tried = {key: candidates(x) for key, x in complete.items() if x}
+    settings = {key: x[0] for key, x in tried.items()} or stop("no run is complete")
+    for name in histograms:
+        values = [runs[0].settings.get(name) for runs in settings.values()]
+        if not all(isinstance(x, bool) for x in values) or all(values) or not any(values):
+            stop(f"--histograms {name}: must be an argument that is on in some of these runs and off in the others")
+
+    results = dict(incomplete=[dict(run=folder, missing=missing) for folder, missing in incomplete.items()])
+    results |= dict(settings=[summarize(key, x) for key, x in tried.items()], improvement=improvements(settings))
+    results |= dict(aai=average_improvements(settings, args.aai) if args.aai else [])
+    results |= dict(paired=paired_differences(settings) if args.paired else [])
+    tables = reward_tables(results)
+    print(*(markdown(*table) for table in tables), sep="\n")
+    tables += improvement_tables(results["improvement"])
+    left_out = "".join(f"\nLeft out: {folder}: {missing}.\n" for folder, missing in incomplete.items())
+    lines = [f'"{name}": [\n' + ",\n".join(map(json.dumps, part)) + "\n]" for name, part in results.items()]
+    path.write_text("{" + ",\n".join(lines) + "}\n")
+    path.with_suffix(".md").write_text("\n".join(markdown(*table) for table in tables) + left_out)
+    path.with_suffix(".tex").write_text("\n".join(latex(*table) for table in tables))
+    draw_curves(results["settings"], path)
+    if histograms:
+        draw_histograms(settings, histograms, path.with_name("rewards_histograms"))
+    if args.paired:
+        draw_paired(results["paired"], path.with_name("rewards_paired"))
+
+
+# =====================================================================================================================
+# Shared by the diagnostics: runs and their scripts, sampling, workers, results, figures. No measurement below.
+# =====================================================================================================================
+
+COLOURS = {
+    **dict(ppo="#0072b2", ppo_m="#d55e00", ppo_noclip="#56b4e9", trpo="#009e73", trpo_plus="#e69f00"),
+    **dict(reinforce="#999999", a2c="#cc79a7", vmpo="#000000"),
+}
+MARKERS = dict(zip(COLOURS, "os^Dv*Px"))  # colours are not enough in greyscale
+
+
+def stop(message: str, status: int = 2) -> NoReturn:
+    """Ends the program with one line on standard error; status 2: bad input, 1: training failed, 130: interrupted."""
+    print(f"{Path(__file__).name}: {message}", file=sys.stderr)
+    raise SystemExit(status)
+
+
+def output_folder(out: Path | None, folders: tuple[Path, ...]) -> Path:
+    if out is None and len(folders) > 1:
+        stop("several runs: name the folder for their figures with --out")
+    out = out or folders[0] / "figures"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        stop(f"--out {out}: {error.strerror}")
+    return out
+
+
+def interval(x: np.ndarray, resamples: int = 500) -> list[float]:
+    """95 % bootstrap interval of the mean of x [n]."""
+    means = np.random.default_rng(0).choice(x, (resamples, len(x))).mean(1)
+    return np.percentile(means, [2.5, 97.5]).tolist()
+
+
+def new_figure(rows: int, columns: int, size: tuple[float, float], **style: Any) -> tuple[Figure, np.ndarray]:
+    """Figure of the size in inches, and its axes [rows, columns]."""
+    figure = Figure(figsize=size, layout="constrained")
+    return figure, figure.subplots(rows, columns, squeeze=False, **style)
+
+
+def look(algo: str) -> dict[str, Any]:
+    """How an algorithm's lines are drawn."""
+    style = dict(color=COLOURS.get(algo, "#8c564b"), marker=MARKERS.get(algo, "."), label=algo)
+    return style | dict(markersize=3.5, linewidth=1.2)
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """One legend for all lines, then the figure as PNG and PDF."""
+    for axis in figure.axes:
+        if axis.name != "3d":
+            axis.spines[["top", "right"]].set_visible(False)
+    lines = {label: line for axis in figure.axes[::-1] for line, label in zip(*axis.get_legend_handles_labels())}
+    if lines:
+        figure.legend(lines.values(), lines, loc="outside upper center", ncols=5, frameon=False)
+    for suffix in (".png", ".pdf"):
+        figure.savefig(path.with_suffix(suffix), dpi=200)
+    print(path.with_suffix(".png"))
+
+
+if __name__ == "__main__":
+    main()

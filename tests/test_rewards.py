@@ -1,0 +1,301 @@
+"""Rewards aggregated, from run folders whose numbers are known."""
+
+import csv
+import json
+from dataclasses import asdict
+from itertools import product
+
+import numpy as np
+import pytest
+from conftest import ALGOS, load
+from matplotlib.axes import Axes
+
+RESULTS = {"Hopper-v5": dict(ppo=[2311, 1757, 3239, 2609, 2380, 905, 2611, 3100], trpo=[2187, 2380, 1326, 3106, 2050])}
+RESULTS["Walker2d-v5"] = dict(ppo=[1, 4, 2], trpo=[1, 3, 0, 5])
+NINE = "value_clip reward_scale orthogonal_init anneal_lr reward_clip obs_norm obs_clip tanh grad_clip".split()
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Writes a run of 2048 steps an iteration with these rewards (None: no episode ended) -> its folder."""
+
+    def write_run(*rewards, name=None, algo="ppo", planned=None, **arguments):
+        args = asdict(load(algo).Args(total_timesteps=2048 * (planned or len(rewards)), **arguments))
+        folder = tmp_path / "runs" / (name or str(len(list(tmp_path.glob("runs/*")))))
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text(json.dumps(dict(algo=algo, args=args)))
+        with open(folder / "progress.csv", "w", newline="") as file:
+            table = csv.writer(file)
+            table.writerow(["iteration", "global_step", "episodic_return", "policy_lr"])
+            table.writerows([i, 2048 * (i + 1), "" if x is None else x, 0.1] for i, x in enumerate(rewards))
+        return folder
+
+    return write_run
+
+
+@pytest.fixture
+def aggregate(tmp_path):
+    """Calls rewards.py on all runs written so far -> what it wrote to rewards.json."""
+
+    def call(*flags, runs=None):
+        out = tmp_path / "out"
+        load("rewards").main([str(x) for x in runs or sorted(tmp_path.glob("runs/*"))] + ["--out", str(out), *flags])
+        return json.loads((out / "rewards.json").read_text())
+
+    return call
+
+
+@pytest.fixture
+def results(write, aggregate):
+    for env_id, finals in RESULTS.items():
+        for algo, rewards in finals.items():
+            for seed, reward in enumerate(rewards):
+                write(reward, algo=algo, seed=seed, env_id=env_id)
+    return aggregate()
+
+
+def refused(capsys, call, *flags, **named):
+    """The last line on standard error of a call that exits with status 2."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        call(*flags, **named)
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert ended.value.code == 2 and message.startswith("rewards.py: ")
+    return message
+
+
+def resampled_means(x):
+    """The mean of every resample of x, each once."""
+    return np.array(list(product(x, repeat=len(x)))).mean(1)
+
+
+def assert_interval_of(found, exact):
+    """The ends are the 2.5th and 97.5th percentile of the exact distribution, but for what 1,000 draws leave open."""
+    for end, q in zip(found["interval"], (2.5, 97.5)):
+        assert np.percentile(exact, q - 1.3, method="lower") <= end <= np.percentile(exact, q + 1.3, method="higher")
+
+
+def test_final_reward_is_the_mean_of_the_last_five_iterations_with_an_episode(write, aggregate):
+    write(100, 1, 2, None, 3, 4, 5, None)
+    write(50, *[None] * 5, 7, 9, seed=2)
+    [setting] = aggregate()["settings"]
+    assert setting["finals"] == [3, 22] and setting["seeds"] == [1, 2]
+    assert setting["mean"]["value"] == 12.5 and setting["label"] == "ppo"
+
+
+def test_statistics_match_scipy_and_rliable(results):
+    """Numbers from scipy 1.17.1 (trim_mean, mannwhitneyu) and rliable 1.2.0 (20,000 resamples)."""
+    ppo, trpo = (x for x in results["settings"] if x["env_id"] == "Hopper-v5")
+    assert (ppo["label"], trpo["label"]) == ("ppo", "trpo")
+    assert ppo["mean"]["value"] == pytest.approx(2364)
+    assert ppo["mean"]["interval"] == pytest.approx([1858.5, 2815.1], abs=40)
+    assert ppo["interquartile_mean"]["value"] == pytest.approx(2477.75)
+    assert ppo["interquartile_mean"]["interval"] == pytest.approx([1838.3, 2924.5], abs=70)
+    assert trpo["interquartile_mean"]["value"] == pytest.approx(2205.6666667)
+    hopper, walker, both = results["improvement"]
+    assert hopper["labels"] == both["labels"] == ["ppo", "trpo"] and len(both["env_ids"]) == 2
+    assert hopper["p"][0][1]["value"] == pytest.approx(0.6125)
+    assert walker["p"][0][1]["value"] == pytest.approx(0.5416666667)
+    assert both["p"][0][1]["value"] == pytest.approx((0.6125 + 0.5416666667) / 2)
+    for x in results["improvement"]:
+        forth, back = x["p"][0][1], x["p"][1][0]
+        assert [forth["value"], *forth["interval"]] == pytest.approx(
+            [1 - y for y in [back["value"], *back["interval"][::-1]]]
+        )
+
+
+def test_improvement_over_environments_has_the_interval_of_all_resamples():
+    module = load("rewards")
+    samples = [np.array(x, float) for x in ([2311, 1757, 3239], [2187, 2380], [1, 4, 2], [1, 3, 0])]
+
+    def probabilities(X, Y):
+        drawn = product(product(X, repeat=len(X)), product(Y, repeat=len(Y)))
+        return np.array([np.mean([(a > b) + (a == b) / 2 for a, b in product(x, y)]) for x, y in drawn])
+
+    exact = np.add.outer(probabilities(*samples[:2]), probabilities(*samples[2:])) / 2
+    found = module.bootstrap(module.improvement, *samples)
+    assert found["value"] == pytest.approx((3 / 6 + 6.5 / 9) / 2)
+    assert_interval_of(found, exact)
+
+
+def test_aai_and_acli_have_the_value_and_interval_of_all_resamples(write, aggregate, capsys):
+    finals = {"ppo": [10.0, 14, 15], "ppo_m": [6.0, 4, 5.5], "trpo": [9.0, 7, 1], "trpo_plus": [16.0, 22, 17]}
+    for algo, rewards in finals.items():
+        for seed, reward in enumerate(rewards):
+            write(reward, algo=algo, seed=seed)
+    write(1, algo="ppo", env_id="Walker2d-v5")
+    [found] = aggregate("--aai", *finals)["aai"]
+    assert "no AAI on Walker2d-v5: no complete run of ppo_m or trpo or trpo_plus" in capsys.readouterr().err
+    ppo, ppo_m, trpo, trpo_plus = np.ix_(*map(resampled_means, finals.values()))
+    aai = np.maximum(abs(ppo - trpo_plus), abs(ppo_m - trpo))
+    acli = np.maximum(abs(ppo - ppo_m), abs(trpo_plus - trpo))
+    assert found["aai"]["value"] == pytest.approx(55 / 3 - 13)
+    assert found["acli"]["value"] == pytest.approx(55 / 3 - 17 / 3)
+    assert_interval_of(found["aai"], aai)
+    assert_interval_of(found["acli"], acli)
+
+
+def test_intervals_cover_as_the_docstring_says():
+    module, rng = load("rewards"), np.random.default_rng(1)
+    for n, share in ((3, 0.73), (5, 0.83), (10, 0.90)):
+        found = [module.bootstrap(module.mean, rng.standard_normal(n))["interval"] for _ in range(1000)]
+        assert f"{share:.0%}".replace("%", " %") in module.__doc__
+        assert np.mean([low < 0 < high for low, high in found]) == pytest.approx(share, abs=0.035)
+
+
+def test_one_run_has_no_interval(write, aggregate):
+    write(5)
+    write(7, algo="trpo")
+    found = aggregate()
+    assert found["settings"][0]["mean"] == dict(value=5, interval=None)
+    assert found["improvement"][0]["p"][0][1] == dict(value=0, interval=None)
+
+
+def test_curve_is_the_mean_of_the_runs_where_all_have_been(write, aggregate):
+    write(*[3] * 30)
+    write(None, *[5] * 29, seed=2)
+    curve = aggregate()["settings"][0]["curve"]
+    assert (curve["steps"][0], curve["steps"][-1]) == (2 * 2048, 30 * 2048)
+    assert (set(curve["low"]), set(curve["mean"]), set(curve["high"])) == ({3}, {4}, {5})
+
+
+def test_incomplete_runs_are_named_and_left_out(write, aggregate, capsys, tmp_path):
+    whole, torn = write(1, 2, 3, name="whole"), write(1, 2, 3, name="torn", seed=2)
+    path = torn / "progress.csv"
+    path.write_text(path.read_text()[: -len(",0.1\r\n")])  # the last row is not all there
+    write(7, 8, name="half", planned=3, seed=3)
+    write(name="unbegun", planned=3, seed=4)
+    write(None, None, name="endless", seed=5)
+    found = aggregate()
+    assert [setting["seeds"] for setting in found["settings"]] == [[1]]
+    err, text = capsys.readouterr().err, (tmp_path / "out" / "rewards.md").read_text()
+    left_out = {"torn": "4,096 of 6,144 steps", "half": "4,096 of 6,144 steps", "unbegun": "0 of 6,144 steps"}
+    left_out["endless"] = "no episode ended"
+    assert {x["run"]: x["missing"] for x in found["incomplete"]} == {
+        str(whole.parent / k): v for k, v in left_out.items()
+    }
+    for name, missing in left_out.items():
+        assert f"left out: {whole.parent / name}: {missing}\n" in err and f"{name}: {missing}" in text
+    assert "no run is complete" in refused(capsys, aggregate, runs=[torn])
+
+
+def test_labels_say_what_differs(write, aggregate):
+    for seed in (1, 2):
+        write(1, seed=seed, run_name="any", checkpoint_every=7)
+        write(2, seed=seed, value_clip=False, policy_lr=1e-4)
+        write(3, seed=seed, value_clip=False)
+        write(4, seed=seed, policy_hidden=(8, 8))
+        write(5, seed=seed, algo="trpo_plus", value_clip=True, max_kl=0.13)
+        write(6, seed=seed, algo="trpo_plus", max_kl=0.13)
+        write(7, seed=seed, algo="vmpo", policy_lr=1e-4)
+    found = {x["label"]: x["finals"] for x in aggregate()["settings"]}
+    assert found == {
+        "ppo": [1, 1],
+        "ppo no-value-clip": [3, 3],
+        "ppo policy-hidden=8x8": [4, 4],
+        "ppo no-value-clip policy-lr=0.0001": [2, 2],
+        "trpo_plus": [6, 6],
+        "trpo_plus value-clip": [5, 5],
+        "vmpo": [7, 7],
+    }
+    assert list(found)[0] == "ppo" and list(found)[3] == "ppo no-value-clip policy-lr=0.0001"
+
+
+@pytest.mark.parametrize("algo", ALGOS)
+def test_defaults_are_those_of_the_script(algo):
+    module = load("rewards")
+    assert module.default_flags(algo) == {module.flag(*x) for x in asdict(load(algo).Args()).items()}
+    assert module.default_flags("nothing") == set()
+
+
+def test_given_labels_name_settings_that_differ_between_environments(write, aggregate, capsys):
+    for env_id, policy_lr in (("Hopper-v5", 1e-4), ("Walker2d-v5", 2e-4)):
+        write(1, policy_lr=policy_lr, env_id=env_id)
+        write(2, policy_lr=policy_lr, reward_scale=False, env_id=env_id)
+    write(3, algo="trpo")
+    labels = ["--labels", "PPO-M=ppo no-reward-scale", "PPO=ppo reward-scale"]
+    found = [(x["env_id"], x["label"], x["finals"]) for x in aggregate(*labels)["settings"]]
+    hopper = [("Hopper-v5", "PPO-M", [2]), ("Hopper-v5", "PPO", [1]), ("Hopper-v5", "trpo", [3])]
+    assert found == [*hopper, ("Walker2d-v5", "PPO-M", [2]), ("Walker2d-v5", "PPO", [1])]
+    assert "differ in reward_scale" in refused(capsys, aggregate, "--labels", "PPO=ppo")
+    assert "is both PPO-M and X" in refused(capsys, aggregate, *labels[:2], "X=ppo")
+
+
+def test_best_rate_of_each_setting_and_environment_fills_the_histograms(write, aggregate, monkeypatch, tmp_path):
+    best = {"Hopper-v5": {True: 1e-3, False: 1e-4}, "Walker2d-v5": {True: 1e-4, False: 1e-4}}
+    for env_id, value_clip, policy_lr, seed in product(best, (True, False), (1e-4, 1e-3), (1, 2)):
+        good = best[env_id][value_clip] == policy_lr
+        reward = 10 * good + 5 * value_clip + (15 if seed == 1 and not good else 0)  # one lucky seed is not enough
+        write(reward, env_id=env_id, value_clip=value_clip, policy_lr=policy_lr, seed=seed)
+    drawn = []
+    monkeypatch.setattr(Axes, "hist", lambda _, x, *__, label, **___: drawn.append((label, sorted(x))))
+    found = aggregate("--best-of", "policy_lr", "--histograms", "value-clip")["settings"]
+    chosen = {(x["env_id"], x["settings"]["value_clip"]): x["tuned"]["policy_lr"] for x in found}
+    assert chosen == {(env_id, on): rate for env_id, rates in best.items() for on, rate in rates.items()}
+    assert [x["label"] for x in found] == 2 * ["ppo", "ppo no-value-clip"]
+    assert [(x["runs"], x["mean"]) for x in found[0]["tried"]] == [(2, 15), (2, 12.5)]
+    assert drawn == 2 * [("on", [15, 15]), ("off", [10, 10])]
+    assert (tmp_path / "out" / "rewards_histograms.pdf").stat().st_size > 5000
+
+
+def test_paired_differences_are_by_seed(write, aggregate, tmp_path):
+    rng = np.random.default_rng(0)
+    rewards = {}
+    for on in [NINE, [], *([x] for x in NINE), *([y for y in NINE if y != x] for x in NINE)]:
+        for seed in (3, 1, 2, 4) if on != ["tanh"] else (1, 2, 9):
+            rewards[tuple(on), seed] = reward = 100 * seed + 10 * len(on) + rng.normal()
+            write(reward, seed=seed, **{name: name in on for name in NINE})
+    found = aggregate("--paired")["paired"]
+    assert [x["switched"][0] for x in found[:-1:2]] == [x["switched"][0] for x in found[1:-1:2]] == NINE
+    for x in found:
+        on = [name for name in NINE if name in x["switched"] + x["others_on"]]
+        off = [name for name in on if name not in x["switched"]]
+        seeds = [1, 2] if on == ["tanh"] else [1, 2, 3, 4]
+        exact = [rewards[tuple(on), seed] - rewards[tuple(off), seed] for seed in seeds]
+        assert x["seeds"] == seeds and x["differences"] == pytest.approx(exact)
+        assert x["mean"]["value"] == pytest.approx(np.mean(exact))
+        assert_interval_of(x["mean"], resampled_means(exact))
+    assert [len(x["others_on"]) for x in found] == [8, 0] * 9 + [0] and found[-1]["switched"] == NINE
+    lines = (tmp_path / "out" / "rewards.md").read_text().splitlines()
+    rows = [
+        [cell.strip() for cell in line.split("|")[3:6]] for line in lines if "| tanh |" in line or "together" in line
+    ]
+    assert rows == [["tanh", "on", "4"], ["tanh", "off", "2"], ["all together", "", "4"]]
+    assert (tmp_path / "out" / "rewards_paired.pdf").stat().st_size > 5000
+
+
+def test_tables_and_figures(results, tmp_path, write, aggregate):
+    write(-3.14159, algo="trpo_plus", env_id="Hopper-v5")
+    aggregate()
+    text, tex = ((tmp_path / "out" / f"rewards.{suffix}").read_text() for suffix in ("md", "tex"))
+    assert "| Hopper-v5 | trpo_plus | 1 | -3.14 | -3.14 | -3.14 to -3.14 |" in text
+    assert r"Hopper-v5 & trpo\_plus & 1 & $-$3.14 & $-$3.14 & $-$3.14 to $-$3.14 \\" in tex and r"[95 \%]" in tex
+    assert "| 1 ppo |  | 0.61 [" in text and "| 2 trpo | 0.39 [" in text
+    for suffix in ("png", "pdf"):
+        assert (tmp_path / "out" / f"rewards.{suffix}").stat().st_size > 5000
+
+
+def test_bad_input(write, aggregate, capsys, tmp_path):
+    ppo, off = write(1, name="ppo"), write(2, value_clip=False, name="off")
+    copy, damaged, empty = write(1, name="copy"), write(1, name="damaged"), tmp_path / "empty"
+    (damaged / "config.json").write_text("{}")
+    empty.mkdir()
+    cases = {
+        ((tmp_path / "none",), ()): "no such run",
+        ((empty,), ()): "not a run",
+        ((damaged,), ()): "is damaged",
+        ((ppo, copy), ()): "the same run, twice",
+        ((ppo, off), ("--labels", "PPO")): "write LABEL=ALGO",
+        ((ppo, off), ("--labels", "PPO=ppo reward-scale no-tanh")): "no run is ppo reward-scale no-tanh",
+        ((ppo, off), ("--best-of", "max_kl")): "no run has this argument",
+        ((ppo, off), ("--histograms", "policy_lr")): "on in some of these runs and off in the others",
+        ((ppo, off), ("--histograms", "tanh")): "on in some of these runs and off in the others",
+        ((ppo, off), ("--histograms", "policy_hidden")): "on in some of these runs and off in the others",
+        ((ppo, off), ("--aai", "ppo", "ppo", "a", "b")): "no complete run is a or b; there are ppo, ppo no-value-clip",
+        ((ppo,), ("--paired",)): "no two settings",
+        ((ppo,), ("--out", str(ppo / "config.json" / "x"))): "--out",
+    }
+    for (runs, flags), part in cases.items():
+        assert part in refused(capsys, aggregate, *flags, runs=runs), part
+    assert "name the folder for their figures" in refused(capsys, load("rewards").main, [str(ppo), str(off)])
+    assert aggregate(runs=[ppo, ppo])["settings"][0]["seeds"] == [1]
