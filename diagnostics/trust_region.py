@@ -432,7 +432,7 @@ def save_figure(figure: Figure, path: Path) -> None:
     if lines:
         figure.legend(lines.values(), lines, loc="outside upper center", ncols=5, frameon=False)
     for suffix in (".png", ".pdf"):
-        figure.savefig(path.with_suffix(suffix), dpi=200)
+        figure.savefig(path.with_suffix(suffix), dpi=150)
     print(path.with_suffix(".png"))
 
 
