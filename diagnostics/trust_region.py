@@ -371,13 +371,14 @@ def sampler(jobs: int, total: int, unit: str) -> Iterator[Callable]:
     with bar, ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), start_worker) as executor:
         try:
             yield sample
-        except BrokenProcessPool:
-            stop("a worker died, of memory perhaps; the same command goes on from what is measured", 1)
-        except KeyboardInterrupt:
-            executor.shutdown(cancel_futures=True)
-            stop("interrupted; the same command goes on from what is measured", 130)
-        except BaseException:
-            executor.shutdown(cancel_futures=True)
+        except BaseException as error:
+            executor.shutdown(wait=False, cancel_futures=True)
+            for worker in multiprocessing.active_children():
+                worker.terminate()
+            if isinstance(error, KeyboardInterrupt):
+                stop("interrupted; the same command goes on from what is measured", 130)
+            if isinstance(error, BrokenProcessPool):
+                stop("a worker died, of memory perhaps; the same command goes on from what is measured", 1)
             raise
 
 

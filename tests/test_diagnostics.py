@@ -301,13 +301,15 @@ def test_jobs_do_not_change_a_bit(known, name, tmp_path):
 def test_kill_and_continue_equals_uninterrupted(known, tmp_path):
     flags = "--checkpoints 0 1 --grid 4 --step-pairs 64 --reward-pairs 1000".split()
     command, path = call("landscape", [known / "ppo"], tmp_path / "killed", *flags), tmp_path / "killed/landscape.json"
-    process = subprocess.Popen(command)
-    while not path.exists():
-        assert process.poll() is None
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert 0 < len(cells(tmp_path / "killed", "landscape")) < 32
+    measured = 0
+    for how, status, message in ((signal.SIGTERM, 130, "goes on from what is measured"), (signal.SIGKILL, -9, "")):
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        while not path.exists() or len(cells(path.parent, "landscape")) <= measured:
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(how)
+        assert message in process.communicate()[1] and process.returncode == status
+        assert measured < (measured := len(cells(path.parent, "landscape"))) < 32
     subprocess.run(command, check=True)
     load("landscape").main([str(known / "ppo"), "--out", str(tmp_path / "whole"), "--jobs", "1", *flags])
     assert cells(tmp_path / "killed", "landscape") == cells(tmp_path / "whole", "landscape")
