@@ -28,7 +28,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Annotated, Any, NamedTuple, NoReturn
@@ -53,7 +53,7 @@ class Args:
     """iterations; default: 0 150 300 450 or, where a run has fewer, its first, its thirds, its last with a step"""
     grid: int = 7
     """points a side, on [0, 3] in both directions"""
-    step_pairs: tuple[int, ...] = (2000, 100_000)
+    step_pairs: tuple[int, ...] = (2000, 50_000)
     """state-action pairs that a step is computed from"""
     reward_pairs: int = 5000
     """state-action pairs of the true reward at a point"""
@@ -84,42 +84,58 @@ class Source(NamedTuple):
 # Landscapes ----------------------------------------------------------------------------------------------------------
 
 
-@functools.lru_cache(maxsize=1)
-def directions(source: Source, seed: int, step_pairs: int, sample: Callable) -> tuple[Tensor, Tensor, dict]:
-    """Step [P] that the algorithm takes from fresh pairs, random direction [P] of norm 2, and the step's batch."""
+def take_step(source: Source, seed: tuple[int, ...], _: int, step_pairs: int, points: list) -> tuple[Tensor, list]:
+    """The step [P] that the algorithm takes from fresh pairs, and the surrogate on its batch at points (a, b)."""
     script, args, state = checkpoint_state(source)
-    state = SimpleNamespace(**vars(state) | dict(rng=np.random.default_rng((seed, source.iteration, 0))))
-    start = script.flat_parameters(state.policy)
-    random = torch.from_numpy(state.rng.standard_normal(len(start), dtype=np.float32))
-    experience = collect(source, (seed, source.iteration, 1, step_pairs), step_pairs, sample)
+    rng = np.random.default_rng((*seed, 0))
+    random, state = random_direction(source, rng), SimpleNamespace(**vars(state) | dict(rng=rng))
+    experience = collect(source, (*seed, 1, step_pairs), step_pairs, lambda f, tasks: [f(*task) for task in tasks])
     batch = script.advantages(args, state, experience)
     after, _ = script.update(args, state, batch)
-    return script.flat_parameters(after.policy) - start, 2 * random / random.norm(), batch
-
-
-def measure_surface(
-    seed: int, step_pairs: int, reward_pairs: int, source: Source, sample: Callable, points: list[dict[str, Any]]
-) -> Iterator[dict[str, Any]]:
-    """Surrogate and true reward at the points (a, b) of a surface: parameters + a step + b random direction."""
-    script, args, state = checkpoint_state(source)
-    step, random, batch = directions(source, seed, step_pairs, sample)
     start = script.flat_parameters(state.policy)
-    places = [start + point["step"] * step + point["random"] * random for point in points]
-    segments = max(1, round(reward_pairs / args.num_steps))
-    sizes = [min(GROUP, segments - first) for first in range(0, segments, GROUP)]
-    tasks = []
-    for point, place in zip(points, places):
-        at = [round(1000 * point[direction]) for direction in ("step", "random")]
-        own_seed = seed, source.iteration, 2, step_pairs, reward_pairs, *at
-        tasks += [(source, (*own_seed, i), n, -(-reward_pairs // segments), place) for i, n in enumerate(sizes)]
-    results = sample(play, tasks)
-    for place in places:
-        with torch.no_grad():
-            surrogate = script.objective(args, state.policy, place, batch).item()
-        returns, lengths = np.transpose([episode for _ in sizes for episode in next(results)])
-        numbers = dict(mean=returns.mean().item(), std=returns.std().item(), interval=interval(returns))
-        numbers |= dict(episodes=len(returns), pairs=int(lengths.sum()))
-        yield numbers | dict(surrogate=surrogate, step_norm=step.norm().item())
+    step = script.flat_parameters(after.policy) - start
+    with torch.no_grad():
+        surrogates = [script.objective(args, state.policy, start + a * step + b * random, batch) for a, b in points]
+    return step, [x.item() for x in surrogates]
+
+
+def random_direction(source: Source, rng: np.random.Generator) -> Tensor:
+    """A Gaussian vector [P] rescaled to norm 2."""
+    script, _, state = checkpoint_state(source)
+    random = torch.from_numpy(rng.standard_normal(len(script.flat_parameters(state.policy)), dtype=np.float32))
+    return 2 * random / random.norm()
+
+
+def measure_landscapes(
+    args: Args, source: Source, sample: Callable, missing: list[dict[str, Any]]
+) -> Iterator[dict[str, Any]]:
+    """Surrogate and true reward at points (a, b) of a checkpoint's surfaces: parameters + a step + b random."""
+    script, settings, state = checkpoint_state(source)
+    seed, start = (args.seed, source.iteration), script.flat_parameters(state.policy)
+    random, steps = random_direction(source, np.random.default_rng((*seed, 0))), {}
+    points = list(dict.fromkeys((cell["step"], cell["random"]) for cell in missing))
+    for cell in missing:  # all steps first, so that workers are never without work
+        if (step_pairs := cell["step_pairs"]) not in steps:
+            steps[step_pairs] = sample(take_step, [(source, seed, 1, step_pairs, points)])
+
+    for (step_pairs, reward_pairs), group in groupby(missing, lambda cell: (cell["step_pairs"], cell["reward_pairs"])):
+        cells = list(group)
+        steps[step_pairs] = [(step, surrogates)] = list(steps[step_pairs])
+        segments = max(1, round(reward_pairs / settings.num_steps))
+        sizes = [min(GROUP, segments - first) for first in range(0, segments, GROUP)]
+        tasks = []
+        for cell in cells:
+            a, b = cell["step"], cell["random"]
+            point_seed = (*seed, 2, step_pairs, reward_pairs, round(1000 * a), round(1000 * b))
+            place, steps_each = start + a * step + b * random, -(-reward_pairs // segments)
+            tasks += [(source, (*point_seed, i), n, steps_each, place) for i, n in enumerate(sizes)]
+        results = sample(play, tasks)
+        for cell in cells:
+            returns, lengths = np.transpose([episode for _ in sizes for episode in next(results)])
+            numbers = dict(mean=returns.mean().item(), std=returns.std().item(), interval=interval(returns))
+            numbers |= dict(episodes=len(returns), pairs=int(lengths.sum()))
+            surrogate = surrogates[points.index((cell["step"], cell["random"]))]
+            yield numbers | dict(surrogate=surrogate, step_norm=step.norm().item())
 
 
 # Figures -------------------------------------------------------------------------------------------------------------
@@ -202,12 +218,12 @@ def main(argv: list[str] | None = None) -> None:
     kinds += [(args.step_pairs[0], reward_pairs) for reward_pairs in args.concentration]
     work = []
     for source in sum(runs, []):
-        identity = identify(source, args.seed)
+        points = []
         for step_pairs, reward_pairs in kinds:
-            settings = identity | dict(step_pairs=step_pairs, reward_pairs=reward_pairs)
-            points = [settings | dict(step=a, random=b) for a in ticks for b in ticks]
-            measure = partial(measure_surface, args.seed, step_pairs, reward_pairs)
-            work.append((measure, source, points, reward_pairs + step_pairs // len(points)))
+            settings = identify(source, args.seed) | dict(step_pairs=step_pairs, reward_pairs=reward_pairs)
+            points += [settings | dict(step=a, random=b) for a in ticks for b in ticks]
+        cost = sum(args.step_pairs) // len(points) + sum(x for _, x in kinds) // len(kinds)
+        work.append((partial(measure_landscapes, args), source, points, cost))
     cells = iter(measure_missing(path, args.jobs, work))
     for folder, sources in zip(args.runs, runs):
         name = "landscape" if len(runs) == 1 else f"landscape_{folder.name}"
@@ -420,8 +436,9 @@ def start_worker() -> None:
 
 @contextlib.contextmanager
 def sampler(jobs: int, total: int, unit: str) -> Iterator[Callable]:
-    """Yields sample(function, tasks): the function's results for tasks (source, seed, actors, steps, ...), in their
-    order, computed in `jobs` processes or here, while a bar shows how many steps (or whatever the unit) are done."""
+    """Yields sample(function, tasks): an iterator of the function's results for tasks (source, seed, actors, steps,
+    ...), in their order. They are computed in `jobs` processes, which begin at once, or here, one by one as they are
+    asked for. Meanwhile a bar shows how many steps (or whatever the unit) are done."""
     print(f"{total:,} {unit} to sample", flush=True)
     torch.set_num_threads(1)
     bar = tqdm(total=total, unit=f" {unit}", unit_scale=True, disable=None)
@@ -437,11 +454,13 @@ def sampler(jobs: int, total: int, unit: str) -> Iterator[Callable]:
             print(f"{done:,} of {total:,} {unit}, {left} left", flush=True)
             last_line = now
 
-    def sample(function: Callable, tasks: list[tuple], here: bool = False) -> Iterator[Any]:
-        results = (map if here or jobs == 1 else executor.map)(function, *zip(*tasks))
+    def in_order(tasks: list[tuple], results: Iterator[Any]) -> Iterator[Any]:
         for task, result in zip(tasks, results):
             advance(task[2] * task[3])
             yield result
+
+    def sample(function: Callable, tasks: list[tuple], here: bool = False) -> Iterator[Any]:
+        return in_order(tasks, (map if here or jobs == 1 else executor.map)(function, *zip(*tasks)))
 
     with bar, ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), start_worker) as executor:
         try:

@@ -347,8 +347,9 @@ def start_worker() -> None:
 
 @contextlib.contextmanager
 def sampler(jobs: int, total: int, unit: str) -> Iterator[Callable]:
-    """Yields sample(function, tasks): the function's results for tasks (source, seed, actors, steps, ...), in their
-    order, computed in `jobs` processes or here, while a bar shows how many steps (or whatever the unit) are done."""
+    """Yields sample(function, tasks): an iterator of the function's results for tasks (source, seed, actors, steps,
+    ...), in their order. They are computed in `jobs` processes, which begin at once, or here, one by one as they are
+    asked for. Meanwhile a bar shows how many steps (or whatever the unit) are done."""
     print(f"{total:,} {unit} to sample", flush=True)
     torch.set_num_threads(1)
     bar = tqdm(total=total, unit=f" {unit}", unit_scale=True, disable=None)
@@ -364,11 +365,13 @@ def sampler(jobs: int, total: int, unit: str) -> Iterator[Callable]:
             print(f"{done:,} of {total:,} {unit}, {left} left", flush=True)
             last_line = now
 
-    def sample(function: Callable, tasks: list[tuple], here: bool = False) -> Iterator[Any]:
-        results = (map if here or jobs == 1 else executor.map)(function, *zip(*tasks))
+    def in_order(tasks: list[tuple], results: Iterator[Any]) -> Iterator[Any]:
         for task, result in zip(tasks, results):
             advance(task[2] * task[3])
             yield result
+
+    def sample(function: Callable, tasks: list[tuple], here: bool = False) -> Iterator[Any]:
+        return in_order(tasks, (map if here or jobs == 1 else executor.map)(function, *zip(*tasks)))
 
     with bar, ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), start_worker) as executor:
         try:

@@ -1,0 +1,380 @@
+"""benchmark.sh: its tables against the papers', its launchers against broken, interrupted and requeued runs."""
+
+import fcntl
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import pytest
+import tyro
+from conftest import ROOT, assert_same, checkpoints, load, parameters, progress
+
+NINE = "value_clip reward_scale orthogonal_init anneal_lr reward_clip obs_norm obs_clip tanh grad_clip".split()
+RELEASED = {name: name in ("obs_norm", "tanh") for name in NINE}  # what the released PPO-M and TRPO kept
+ENVS = ("Walker2d", "Humanoid", "Hopper")
+# Implementation Matters, Tables 4 to 6 and what the released configurations add, in the order of ENVS.
+PAPER = {
+    "PPO": dict(
+        algo="ppo",
+        policy_lr=(4e-4, 1.5e-4, 3e-4),
+        value_lr=(3e-4, 1e-4, 2.5e-4),
+        value_clip=(True, True, False),
+        grad_clip=False,
+        **{name: True for name in NINE if name not in ("value_clip", "grad_clip")},
+        **dict(reward_scale_by="returns", reward_clip_range=10, obs_clip_range=10, gae_lambda=0.95, clip_eps=0.2),
+    ),
+    "PPO-M": dict(algo="ppo", policy_lr=(1e-4, 9e-5, 1.7e-4), value_lr=(2e-4, 4e-4, 4e-4), gae_lambda=0.95, **RELEASED),
+    "TRPO": dict(algo="trpo_plus", max_kl=(0.04, 0.07, 0.13), value_lr=(3e-4, 3e-4, 2e-4), gae_lambda=0.95, **RELEASED),
+    "TRPO+": dict(
+        algo="trpo_plus",
+        max_kl=(0.07, 0.1, 0.04),
+        max_kl_final=None,
+        value_lr=(1e-4, 5e-5, 2e-4),
+        gae_lambda=(0.95, 0.85, 0.95),
+        max_grad_norm=(1, 0.5, 1),
+        value_clip=(False, True, False),
+        orthogonal_init=(True, False, True),
+        anneal_lr=False,
+        **{name: True for name in NINE if name not in ("value_clip", "orthogonal_init", "anneal_lr")},
+        **dict(reward_scale_by="returns", reward_clip_range=10, obs_clip_range=10),
+    ),
+    "PPO-NoClip": dict(
+        algo="ppo_noclip",
+        policy_lr=(7.25e-5, 2e-5, 6e-5),
+        value_lr=(6e-4, 5e-5, 4e-4),
+        gae_lambda=(0.85, 0.85, 0.925),
+        entropy_coef=(-0.01, 0.005, -0.005),
+        reward_scale_by=("rewards", "returns", "rewards"),
+        reward_clip_range=(30, 10, 2.5),
+        obs_clip_range=(30, 10, 2.5),
+        max_grad_norm=(0.1, 0.5, 4),
+        value_clip=(False, True, False),
+        orthogonal_init=(True, False, True),
+        anneal_lr=(True, False, True),
+        **{name: True for name in NINE if name not in ("value_clip", "orthogonal_init", "anneal_lr")},
+    ),
+}
+ALL_OF_IM = dict(num_steps=2048, num_envs=1, num_minibatches=32, gamma=0.99, total_timesteps=1_000_000)
+ALL_OF_IM |= dict(value_epochs=10, policy_epochs=10, value_hidden=(64, 64), policy_hidden=(64, 64))
+ALL_OF_IM |= dict(fisher_fraction=0.1, cg_steps=10, cg_damping=0.1, backtrack_steps=10, bootstrap_truncation=True)
+GUIDE = {
+    "reinforce": dict(num_envs=1, num_minibatches=1, policy_epochs=1, entropy_coef=0),
+    "a2c": dict(num_minibatches=8, policy_epochs=1, value_epochs=1, entropy_coef=0.1),
+    "trpo_plus": dict(max_kl=0.01, backtrack_ratio=0.8, value_epochs=10, cg_damping=0.1, entropy_coef=0),
+    "ppo": dict(clip_eps=0.2, num_minibatches=8, policy_epochs=10, value_epochs=10, entropy_coef=0),
+    "vmpo": dict(num_minibatches=8, policy_epochs=10, value_epochs=10, eps_temperature=0.01, eps_std=5e-5),
+}
+ALL_OF_GUIDE = dict(policy_hidden=(32,) * 4, value_hidden=(256,) * 5, tanh=False, activation_without_tanh="silu")
+ALL_OF_GUIDE |= dict(squash_action=True, policy_lr=3e-4, value_lr=3e-4, anneal_lr=False, grad_clip=True, gamma=0.99)
+ALL_OF_GUIDE |= dict(max_grad_norm=0.5, obs_clip_range=10, reward_clip_range=10, num_steps=2048, gae_lambda=0.95)
+ALL_OF_GUIDE |= dict(num_envs=8, total_timesteps=8_000_000, obs_norm=True, reward_scale=True, obs_clip=True)
+
+
+def only(folder, *programs):
+    """An environment in which there are these programs and nothing else."""
+    folder.mkdir()
+    for name in programs:
+        (folder / name).symlink_to(shutil.which(name))
+    return {"PATH": str(folder)}
+
+
+def benchmark(*arguments, **options):
+    options = dict(capture_output=True, text=True) | options
+    return subprocess.run([ROOT / "benchmark.sh", *arguments], **options)
+
+
+def lines_of(*arguments):
+    result = benchmark(*arguments, "--launcher", "print")
+    assert result.returncode == 0, result.stderr
+    return result.stdout.splitlines()
+
+
+def runs_of(*arguments):
+    """Algorithm and arguments of each run, as the scripts read the printed commands."""
+    found = []
+    for line in lines_of(*arguments):
+        python, path, *flags = shlex.split(line)
+        assert python == "python" and Path(path).is_file()
+        script = load(Path(path).stem)
+        args = tyro.cli(script.Args, args=flags)
+        script.check_arguments(args)
+        found.append((Path(path).stem, args))
+    return found
+
+
+def names_of(*arguments):
+    names = [load(algo).default_run_name(args) for algo, args in runs_of(*arguments)]
+    assert len(set(names)) == len(names)  # or two processes would fight for one run
+    return set(names)
+
+
+def listed():
+    rows = [re.split(r"  +", line) for line in benchmark().stdout.split("\n\n")[0].splitlines()[1:]]
+    return [row[0] for row in rows]
+
+
+def holds(args, known, place=None):
+    """The arguments have the known values, where the script has the argument; of a tuple, the one in the place."""
+    for name, value in known.items():
+        value = value[place] if place is not None and isinstance(value, tuple) else value
+        assert getattr(args, name, value) == value, name
+
+
+def test_listing_and_printing_need_nothing_but_bash(tmp_path):
+    bash_only = only(tmp_path / "bin", "bash", "cat")
+    listing = benchmark(env=bash_only)
+    assert listing.returncode == 0 and listing.stderr == ""
+    assert "--launcher" in benchmark("--help", env=bash_only).stdout
+    rows = re.findall(r"^(\S+) .*? (\d+) +(\d+)(k|M) ", listing.stdout, re.MULTILINE)
+    assert len(rows) == 14
+    sizes = {name: (int(runs), f"{steps}{unit}") for name, runs, steps, unit in rows}
+    assert sizes["step-or-optimizations"] == (4 * 3 * 10, "120M")
+    assert sizes["ablation"] == (16 * 4 * 5 * 2, "640M") and sizes["leave-one-out"] == (20 * 5, "100M")
+    assert sizes["algorithms"] == (5 * 4 * 3, "480M") and sizes["entropy"] == (3 * 3, "72M")
+    assert sizes["epochs"] == (2 * 2 * 3, "12M")
+    for name, runs, steps, unit in rows:
+        printed = benchmark(name, "--launcher", "print", env=bash_only)
+        assert printed.returncode == 0 and printed.stderr == ""
+        total = [int(x) for x in re.findall(r"--total-timesteps (\d+)", printed.stdout)]
+        assert len(total) == printed.stdout.count("\n") == int(runs), name
+        assert sum(total) // {"k": 1000, "M": 1_000_000}[unit] == int(steps), name
+
+
+@pytest.mark.parametrize("name", listed())
+def test_every_command_is_a_run_of_its_own(name):
+    runs = runs_of(name, "--seeds", "2")
+    assert {args.seed for _, args in runs} == {1, 2}
+    assert all(args.env_id.endswith("-v5") for _, args in runs)
+    assert 2 * len(names_of(name, "--seeds", "1")) == len(names_of(name, "--seeds", "2")) == len(runs)
+
+
+def test_settings_of_implementation_matters():
+    runs = runs_of("clipping", "--seeds", "1", "--env-version", "v4", "--envs", *ENVS)
+    cases = list(product(enumerate(ENVS), PAPER.values()))
+    assert len(runs) == len(cases) == 15
+    for (algo, args), ((place, env), known) in zip(runs, cases):
+        assert (args.env_id, algo) == (f"{env}-v4", known["algo"])
+        holds(args, ALL_OF_IM)
+        holds(args, {"entropy_coef": 0} | {k: x for k, x in known.items() if k != "algo"}, place)
+    for algo, args in runs_of("definition", "--seeds", "1", "--envs", *ENVS):
+        known = PAPER["PPO-M" if algo.startswith("ppo") else "TRPO"]
+        holds(args, {k: x for k, x in known.items() if k != "algo"}, ENVS.index(args.env_id[:-3]))
+    for name in ("gradients", "values", "landscapes"):
+        rates = {args.env_id: (args.policy_lr, args.value_lr) for algo, args in runs_of(name) if algo == "ppo"}
+        assert rates == {"Walker2d-v5": (4e-4, 3e-4), "Humanoid-v5": (2.5e-4, 1e-4), "Hopper-v5": (4.5e-4, 2e-4)}
+    schedules = {(args.env_id, args.max_kl, args.max_kl_final) for _, args in runs_of("kl-schedule")}
+    ends = {("Walker2d-v5", 0.07, 0.04), ("Humanoid-v5", 0.1, 0.05), ("Hopper-v5", 0.04, 0.07)}
+    assert schedules == ends | {(env, first, None) for env, first, _ in ends}
+
+
+def test_settings_of_the_guide():
+    runs = runs_of("algorithms", "--seeds", "1")
+    assert {args.env_id for _, args in runs} == {f"{env}-v5" for env in ("HalfCheetah", "Ant", "Humanoid", "Hopper")}
+    for algo, args in runs:
+        holds(args, ALL_OF_GUIDE | GUIDE[algo])
+    coefficients = [(args.env_id, args.entropy_coef) for _, args in runs_of("entropy", "--seeds", "1")]
+    assert coefficients == [("HalfCheetah-v5", x) for x in (0.1, 0.01, 0)]
+    epochs = [(algo, args.policy_epochs, getattr(args, "value_epochs", None)) for algo, args in runs_of("epochs")]
+    assert set(epochs) == {("a2c", 1, 1), ("a2c", 5, 5), ("reinforce", 1, None), ("reinforce", 5, None)}
+
+
+def test_settings_of_ablation_and_leave_one_out():
+    runs = runs_of("ablation", "--seeds", "1", "--envs", "Humanoid")
+    found = {(*(getattr(args, name) for name in NINE[:4]), args.policy_lr) for _, args in runs}
+    assert found == set(product(*[(False, True)] * 4, (1e-4, 2.5e-4, 5e-4, 1e-3))) and len(runs) == 64
+    assert {tuple(getattr(args, name) for name in NINE[4:]) for _, args in runs} == {(True, True, True, True, False)}
+    runs = runs_of("leave-one-out", "--seeds", "1")
+    found = {frozenset(name for name in NINE if getattr(args, name)) for _, args in runs}
+    expected = {frozenset(), frozenset(NINE)} | {frozenset([x]) for x in NINE} | {frozenset(NINE) - {x} for x in NINE}
+    assert found == expected and len(runs) == 20
+    for _, args in runs:
+        assert (args.policy_lr, args.value_lr) == (3e-4, 2.5e-4)
+    assert "Hopper-v5__ppo__seed1" in names_of("leave-one-out")  # ppo.py's defaults
+
+
+def test_experiments_share_runs():
+    few = "--envs", "Hopper", "--seeds", "2"
+    clipping = names_of("clipping", *few)
+    assert names_of("step-or-optimizations", *few) < clipping
+    assert names_of("trust-region", *few) < clipping
+    assert len(names_of("kl-schedule", *few) & clipping) == len(names_of("definition", *few) & clipping) / 2 == 2
+    assert names_of("gradients", *few) == names_of("values", *few) == names_of("landscapes", *few)
+    same = "--envs", "HalfCheetah", "--seeds", "1"
+    assert len(names_of("algorithms", *same) & names_of("entropy", *same)) == 1
+
+
+def test_options_reach_the_commands(tmp_path):
+    odd = f"{tmp_path}/a 'b' $(touch {tmp_path}/injected)"
+    for line in lines_of("landscapes", "--runs-dir", odd):
+        assert shlex.split(line)[-2:] == ["--runs-dir", odd]
+    assert list(tmp_path.iterdir()) == []
+    runs = runs_of("landscapes", "--envs", "Hopper", "Walker2d", "Hopper", "--seeds", "3", "--steps", "4096")
+    assert len(runs) == 12 and {args.total_timesteps for _, args in runs} == {4096}
+    assert [args.env_id for _, args in runs[:7:6]] == ["Hopper-v5", "Walker2d-v5"]
+
+
+REFUSED = {
+    "nonsense": "unknown experiment nonsense",
+    "$(touch$IFS../injected)": "unknown experiment",
+    "clipping --": "unknown option --",
+    "clipping --envs": "name one or more",
+    "clipping --envs Hopper Ant": "unknown environment Ant",
+    "algorithms --envs Walker2d": "unknown environment Walker2d",
+    "clipping --envs Hopper-v5": "unknown environment Hopper-v5",
+    "clipping --nonsense": "unknown option --nonsense",
+    "clipping -n": "unknown option -n",
+    "clipping --jobs 0": "--jobs 0: must be a whole number greater than 0",
+    "clipping --seeds -1": "--seeds -1: must be",
+    "clipping --steps 1e6": "--steps 1e6: must be",
+    "clipping --seeds": "--seeds : must be",
+    "clipping --env-version v3": "must be v4",
+    "clipping --launcher cloud": "must be local",
+    "clipping --launcher slurm": "no Slurm on this machine",
+    "clipping --out /proc/no": "cannot write",
+    "clipping": "no python",
+    "clipping entropy": "one experiment at a time",
+    "--seeds 3": "name an experiment",
+}
+
+
+def test_what_is_refused(runs):
+    environment = only(runs / "bin", "bash", "mkdir", "env", "nproc")
+    for arguments, text in REFUSED.items():
+        result = benchmark(*arguments.split(), env=environment)
+        assert result.returncode == 2, arguments
+        assert text in result.stderr, arguments
+        assert result.stderr.startswith("benchmark.sh: ") and result.stderr.count("\n") == 1, arguments
+        assert result.stdout == "" and not list(runs.glob("runs")), arguments
+
+
+@pytest.fixture
+def here(runs, monkeypatch):
+    """An empty working directory; this Python; no compiler, so that runs begin at once, under another name."""
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("CXX", "/nonexistent")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(runs / "cache"))
+    return runs
+
+
+NOT_COMPILED = {"a2c": dict(compile=False), "reinforce": {}}
+
+
+def damage(folder):
+    """A run that will fail, and how it is mended."""
+    (folder / "checkpoints").mkdir(parents=True)
+    checkpoint = folder / "checkpoints" / "iter_000000.pt"
+    checkpoint.write_bytes(b"damaged")
+    return checkpoint.unlink
+
+
+def state_of(folder):
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+
+def test_local_run_reports_a_failure_trains_what_is_missing_and_then_nothing(here):
+    command = "kl-schedule --envs Hopper --seeds 1 --steps 2048 --jobs 2 --out results".split()
+    constant, schedule = (
+        here / "runs" / f"Hopper-v5__trpo_plus__total-timesteps=2048{flag}__no-compile__seed1"
+        for flag in ("", "__max-kl-final=0.07")
+    )
+    mend = damage(schedule)
+    result = benchmark(*command)
+    assert result.returncode == 1
+    assert "1 of 2 done, 0 running, 1 failed" in result.stderr
+    assert "1 of 2 runs are not finished" in result.stderr
+    assert f"{schedule.name}.log: trpo_plus.py: {schedule.relative_to(here)}" in result.stderr
+    assert "iter_000000.pt is damaged" in result.stderr and f"{constant.name}.log" not in result.stderr
+    assert len(progress(constant)) == 1
+    settings = json.loads((here / "results" / "rewards.json").read_text())["settings"]
+    assert [cell["label"] for cell in settings] == ["TRPO+"]
+
+    mend()
+    before = state_of(constant) | state_of(here / "results" / "logs")
+    result = benchmark(*command)
+    assert result.returncode == 0, result.stderr
+    assert "1 of 1 done" in result.stderr
+    after = state_of(constant) | state_of(here / "results" / "logs")
+    assert {path.name for path in before if before[path] != after[path]} == {f"{schedule.name}.log"}
+    settings = json.loads((here / "results" / "rewards.json").read_text())["settings"]
+    assert [cell["label"] for cell in settings] == ["TRPO+", "TRPO+schedule"]
+
+    before = state_of(here / "runs")
+    result = benchmark(*command)
+    assert result.returncode == 0 and "2 runs, 2 of them finished" in result.stderr
+    assert "done" not in result.stderr and "TRPO+schedule" in result.stdout
+    assert state_of(here / "runs") == before
+
+
+def test_interrupted_local_run_stops_its_children_and_says_how_to_go_on(here):
+    command = [ROOT / "benchmark.sh", *"epochs --envs Hopper --seeds 1 --steps 8000000 --jobs 2".split()]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    while len(found := list(here.glob("runs/*/checkpoints/iter_000000.pt"))) < 2:
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    assert "the same command goes on" in process.communicate(timeout=60)[1]
+    assert process.returncode == 130
+    for path in found:
+        with open(path.parent.parent / "progress.csv") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the script is gone
+
+
+@pytest.fixture
+def cluster():
+    try:
+        subprocess.run(["sinfo"], capture_output=True, check=True, timeout=10)  # without a cluster it tries for minutes
+    except (OSError, subprocess.SubprocessError):
+        pytest.skip("no Slurm answers here; tests/slurm.sh starts one")
+
+
+def slurm(*command):
+    return subprocess.run(command, capture_output=True, text=True).stdout
+
+
+def wait_until(holds, seconds):
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_slurm_array_with_a_failing_and_a_requeued_task(cluster, here, monkeypatch, request):
+    monkeypatch.setenv("SBATCH_JOB_NAME", "mine")
+    command = "epochs --envs Hopper --seeds 1 --steps 122880".split()
+    names = [load(algo).default_run_name(replace(args, **NOT_COMPILED[algo])) for algo, args in runs_of(*command)]
+    broken, _, requeued, _ = (here / "runs" / name for name in names)
+    damage(broken)
+    result = benchmark(*command, *"--jobs 2 --out results --launcher slurm".split())
+    assert result.returncode == 0, result.stderr
+    array, table = re.fullmatch(r"job (\d+): 4 runs\njob (\d+): the results,.*\n", result.stdout).groups()
+    request.addfinalizer(lambda: slurm("scancel", array, table))
+    assert "ArrayTaskThrottle=2 JobName=mine " in slurm("scontrol", "show", "job", "-o", array)
+
+    wait_until((requeued / "checkpoints" / "iter_000025.pt").exists, 120)
+    subprocess.run(["scontrol", "requeue", f"{array}_2"], check=True)
+    whole = [*shlex.split(lines_of(*command)[2]), "--runs-dir", "whole"]
+    subprocess.run(whole, check=True)
+    wait_until(lambda: slurm("squeue", "-h", "-j", f"{array},{table}") == "", 300)
+
+    log = (here / "results" / "logs" / f"{requeued.name}.log").read_text()
+    assert re.search("continuing from iteration (25|50)", log)
+    assert "Restarts=1 " in slurm("scontrol", "show", "job", "-o", f"{array}_2")
+    assert_same(*(parameters(checkpoints(here / x / requeued.name)[-1]) for x in ("runs", "whole")))
+    assert progress(requeued) == progress(here / "whole" / requeued.name)
+
+    states = [re.search(r"JobState=(\w+)", slurm("scontrol", "show", "job", "-o", f"{array}_{i}"))[1] for i in range(4)]
+    assert states == ["FAILED", "COMPLETED", "COMPLETED", "COMPLETED"]
+    assert "JobState=FAILED" in slurm("scontrol", "show", "job", "-o", table)  # the failure is not lost
+    messages = (here / "results" / "slurm.log").read_text()
+    assert "1 of 4 runs are not finished" in messages and f"{broken.name}.log: a2c.py: " in messages
+    settings = json.loads((here / "results" / "rewards.json").read_text())["settings"]
+    assert [cell["label"] for cell in settings] == ["A2C-5-epochs", "REINFORCE", "REINFORCE-5-epochs"]
