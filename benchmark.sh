@@ -270,15 +270,14 @@ INSPECT='
 import contextlib, dataclasses, functools, importlib, shlex, signal, sys
 from pathlib import Path
 signal.signal(signal.SIGINT, signal.SIG_DFL)
+sys.path[0] = sys.argv[1]
 try:
     import torch, tyro
+    from rewards import flag
 except ImportError as error:
     sys.exit(f"benchmark.sh: {error}; pip install -r requirements.txt")
 
 changed, can_compile = 0, functools.cache(lambda script: script.can_compile())
-def spell(name, x):
-    name, x = name.replace("_", "-"), "x".join(map(str, x)) if isinstance(x, tuple) else str(x)
-    return {"True": name, "False": f"no-{name}"}.get(x, f"{name}={x}")
 
 for command in sys.stdin:
     _, path, *flags = shlex.split(command)
@@ -295,7 +294,7 @@ for command in sys.stdin:
             checkpoint = torch.load(newest, weights_only=True)
     changed += checkpoint["script"] != script.SCRIPT
     others = {"env_id", "seed", *script.NOT_OF_THE_RUN}
-    setting = [Path(path).stem, *(spell(k, x) for k, x in vars(args).items() if k not in others)]
+    setting = [Path(path).stem, *(flag(k, x) for k, x in vars(args).items() if k not in others)]
     print(checkpoint["global_step"], script.planned_steps(args), " ".join(setting), folder, sep="\t")
 if changed:
     print(f"benchmark.sh: note: of these runs, {changed} were made before their scripts changed", file=sys.stderr)
@@ -303,7 +302,7 @@ if changed:
 inspect() { # of each of COMMANDS all that; MISSING: those not finished
     local command lines reached planned setting folder
     command -v python >/dev/null || stop "no python here; activate the environment that has requirements.txt"
-    lines=$(printf '%s\n' "${COMMANDS[@]}" | python -c "$INSPECT") || exit 2
+    lines=$(printf '%s\n' "${COMMANDS[@]}" | python -c "$INSPECT" "${here}diagnostics") || exit 2
     MISSING=()
     for command in "${COMMANDS[@]}"; do
         IFS=$'\t' read -r reached planned setting folder
