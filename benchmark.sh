@@ -238,10 +238,8 @@ cut_down() { # everything, for smoke
     smaller='| --num-envs 1 --num-steps 512 --num-minibatches 4 --checkpoint-every 1'
     read -ra x <<<"${AGENTS_OF["ablation"]}" && AGENTS_OF["ablation"]="${x[0]} ${x[3]} ${x[60]} ${x[63]}"
     read -ra x <<<"${AGENTS_OF["leave-one-out"]}" && AGENTS_OF["leave-one-out"]="${x[*]:0:6}"
-    for experiment in trust-region gradients values landscapes; do
-        AGENTS_OF[$experiment]=${AGENTS_OF[$experiment]%% *}
-        RESULTS[$experiment]+=' --heldout-pairs 512'
-    done
+    for experiment in gradients values landscapes; do AGENTS_OF[$experiment]=${AGENTS_OF[$experiment]%% *}; done
+    for experiment in trust-region values; do RESULTS[$experiment]+=' --heldout-pairs 512'; done
     RESULTS["gradients"]='gradient --pairs 64 512 --repeats 2 --true-pairs 512 --baselines --value-pairs 512'
     RESULTS["gradients"]+=' --steps --step-repeats 2'
     RESULTS["landscapes"]='landscape --grid 2 --step-pairs 64 --reward-pairs 64 --concentration 32'
@@ -407,19 +405,19 @@ EOF
 # Results --------------------------------------------------------------------------------------------------------------
 
 results() { # EXPERIMENT DIR: its diagnostics
-    local command group label status=0
-    local -a begun=() labels=() call runs
-    local -A finished_in=() labelled=()
+    local command env label status=0
+    local -a begun=() labels=() call runs names
+    local -A runs_in=() labels_in=() labelled=()
     for command in "${COMMANDS[@]}"; do
         [[ -f ${FOLDER[$command]}/config.json ]] || continue
         begun+=("${FOLDER[$command]}")
-        label="${GROUP[$command]#*/}=${SETTING[$command]}"
+        env=${GROUP[$command]%/*} label="${GROUP[$command]#*/}=${SETTING[$command]}"
         [[ ${labelled[$label]+known} ]] || labels+=("$label")
         labelled[$label]=yes
         finished "$command" || continue
-        for group in "${GROUP[$command]}" "${GROUP[$command]%/*}"; do
-            finished_in[$group]+=${FOLDER[$command]}$'\n'
-        done
+        runs_in[$env]+=${FOLDER[$command]}$'\n'
+        [[ ${labelled[$env $label]+known} ]] || labels_in[$env]+=$label$'\n'
+        labelled[$env $label]=yes
     done
     while read -ra call; do
         if [[ ${call[0]} == rewards ]]; then # which names what is not finished
@@ -431,11 +429,14 @@ results() { # EXPERIMENT DIR: its diagnostics
             ((${#call[@]} == 1)) || diagnose rewards "${runs[@]}" || true
             continue
         fi
-        for group in "${!finished_in[@]}"; do
-            # Each agent by itself, for most figures tell scripts apart and not settings; evaluate names every run.
-            [[ $group == */* && ${call[0]} == evaluate || $group != */* && ${call[0]} != evaluate ]] && continue
-            mapfile -t runs <<<"${finished_in[$group]%$'\n'}"
-            diagnose "${call[@]}" --jobs "$jobs" --out "$2/$group" -- "${runs[@]}" || status=1
+        for env in "${!runs_in[@]}"; do
+            mapfile -t runs <<<"${runs_in[$env]%$'\n'}"
+            runs=(--jobs "$jobs" --out "$2/$env" -- "${runs[@]}")
+            if [[ ${call[0]} == @(gradient|trust_region|value) ]]; then # the others name every run
+                mapfile -t names <<<"${labels_in[$env]%$'\n'}"
+                runs=(--labels "${names[@]}" "${runs[@]}")
+            fi
+            diagnose "${call[@]}" "${runs[@]}" || status=1
         done
     done <<<"${RESULTS[$1]-rewards}"
     return $status

@@ -19,6 +19,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -224,7 +225,7 @@ def digest(path: Path) -> str:
 
 def check_options(args: Any) -> None:
     """Refuses what tyro lets through: every size must be greater than 0, every tuple of sizes hold one or more."""
-    may_be_zero, may_be_empty = ("seed", "checkpoints"), ("checkpoints", "concentration")
+    may_be_zero, may_be_empty = ("seed", "checkpoints"), ("labels", "checkpoints", "concentration")
     for name, value in vars(args).items():
         numbers = value if isinstance(value, tuple) else (value,)
         option = f"--{name.replace('_', '-')} {' '.join(map(str, numbers))}"
@@ -451,13 +452,18 @@ def look(algo: str) -> dict[str, Any]:
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """One legend for all lines, then the figure as PNG and PDF."""
+    """One legend for all lines, above the panels, for which the figure grows; then the figure as PNG and PDF."""
     for axis in figure.axes:
         if axis.name != "3d":
             axis.spines[["top", "right"]].set_visible(False)
     lines = {label: line for axis in figure.axes[::-1] for line, label in zip(*axis.get_legend_handles_labels())}
     if lines:
-        figure.legend(lines.values(), lines, loc="outside upper center", ncols=5, frameon=False)
+        width, height = figure.get_size_inches()
+        texts = [textwrap.fill(label, int((width - 0.6) / 0.065), break_on_hyphens=False) for label in lines]  # inches
+        longest = max(len(part) for text in texts for part in text.split("\n"))
+        columns = max(1, min(len(texts), int(width / (0.6 + 0.065 * longest))))
+        figure.set_figheight(height + 0.17 * sum(text.count("\n") + 1 for text in texts) / columns)
+        figure.legend(lines.values(), texts, loc="outside upper center", ncols=columns, frameon=False, fontsize=8)
     for suffix in (".png", ".pdf"):
         figure.savefig(path.with_suffix(suffix), dpi=150)
     print(path.with_suffix(".png"))

@@ -14,6 +14,7 @@ independent. The "true" gradient that a repeat is held against comes from the pa
 as many more as --true-pairs asks for.
 """
 
+import ast
 import contextlib
 import functools
 import hashlib
@@ -23,6 +24,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -49,6 +51,9 @@ from tqdm import tqdm
 class Args:
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
     """run folders, of one environment"""
+    labels: tuple[str, ...] = ()
+    """labels of your own, each "LABEL=ALGO FLAG ...": for the algorithm's runs with these flags, spelled as run folders
+    spell them"""
     checkpoints: tuple[int, ...] = ()
     """iterations; default: 0 150 300 450 or, where a run has fewer, its first, its thirds, its last with a step"""
     pairs: tuple[int, ...] = (100, 1000, 10_000, 100_000)
@@ -251,15 +256,15 @@ def measure_steps(args: Args, source: Source, sample: Callable, _: Any) -> Itera
 # Figures -------------------------------------------------------------------------------------------------------------
 
 
-def draw_gradients(args: Args, runs: list[list[dict[str, Any]]], path: Path) -> None:
+def draw_gradients(args: Args, styles: list[dict[str, Any]], runs: list[list[dict[str, Any]]], path: Path) -> None:
     """Rows: variance and convergence; columns: checkpoints; a line for each run (CL Fig. 9, 10)."""
     columns = list(zip(*runs))
     size = 1.9 * len(columns) + 0.6, 4
     figure, axes = new_figure(2, len(columns), size, sharex=True, sharey=True)
     for (above, below), cells in zip(axes.T, columns):
-        for cell in cells:
-            draw_line(above, args.pairs, cell["variance"]["value network"], look(cell["algo"]))
-            draw_line(below, args.pairs, cell["convergence"], look(cell["algo"]))
+        for cell, style in zip(cells, styles):
+            draw_line(above, args.pairs, cell["variance"]["value network"], style)
+            draw_line(below, args.pairs, cell["convergence"], style)
         for axis in (above, below):
             axis.axvline(cells[0]["batch_size"], color="black", linestyle=":", linewidth=1)
         above.set_title(title(cells))
@@ -269,27 +274,33 @@ def draw_gradients(args: Args, runs: list[list[dict[str, Any]]], path: Path) -> 
     save_figure(figure, path)
 
 
-def draw_baselines(args: Args, runs: list[list[dict[str, Any]]], path: Path) -> None:
-    """Columns: checkpoints; a line for each baseline and run (CL Fig. 4)."""
-    columns, looks = list(zip(*runs)), {"true value function": "ppo", "value network": "ppo_m", "none": "reinforce"}
-    figure, axes = new_figure(1, len(columns), (1.9 * len(columns) + 0.6, 2.4), sharey=True)
-    for axis, cells in zip(axes[0], columns):
-        for cell in cells:
-            for baseline, algo in looks.items():
-                draw_line(axis, args.pairs, cell["variance"][baseline], look(algo) | dict(label=baseline))
-        axis.axvline(cells[0]["batch_size"], color="black", linestyle=":", linewidth=1)
-        axis.set(title=title(cells), xlabel="state-action pairs", xscale="log")
-    axes[0, 0].set_ylabel("cosine between\nestimates")
+def draw_baselines(args: Args, styles: list[dict[str, Any]], runs: list[list[dict[str, Any]]], path: Path) -> None:
+    """Rows: settings; columns: checkpoints; a line for each baseline and run (CL Fig. 4)."""
+    looks, alike = {"true value function": "ppo", "value network": "ppo_m", "none": "reinforce"}, {}
+    for cells, style in zip(runs, styles):
+        alike.setdefault(style["label"], []).append(cells)
+    shape = len(alike), len(runs[0])
+    figure, axes = new_figure(*shape, (1.9 * shape[1] + 0.6, 0.4 + 2 * shape[0]), sharex=True, sharey=True)
+    for row, (label, of_setting) in zip(axes, alike.items()):
+        for axis, cells in zip(row, zip(*of_setting)):
+            for cell in cells:
+                for baseline, algo in looks.items():
+                    draw_line(axis, args.pairs, cell["variance"][baseline], look(algo) | dict(label=baseline))
+            axis.axvline(cells[0]["batch_size"], color="black", linestyle=":", linewidth=1)
+            axis.set(title=title(cells), xscale="log")
+        row[0].set_ylabel(f"{textwrap.fill(label, 24)}\ncosine between\nestimates")
+    for axis in axes[-1]:
+        axis.set_xlabel("state-action pairs")
     save_figure(figure, path)
 
 
-def draw_steps(runs: list[list[dict[str, Any]]], path: Path) -> None:
+def draw_steps(styles: list[dict[str, Any]], runs: list[list[dict[str, Any]]], path: Path) -> None:
     """Pairwise cosine and KL of update steps over training (TPG Fig. 13)."""
     figure, axes = new_figure(1, 2, (6.5, 2.8))
-    for cells in runs:
+    for cells, style in zip(runs, styles):
         for axis, name in zip(axes[0], ("cosine", "kl")):
             iterations, points = [cell["iteration"] for cell in cells], [cell[name] for cell in cells]
-            draw_line(axis, iterations, points, look(cells[0]["algo"]))
+            draw_line(axis, iterations, points, style)
     axes[0, 0].set(xlabel="iteration", ylabel="cosine between update steps")
     axes[0, 1].set(xlabel="iteration", ylabel="KL between policies (nats)", yscale="log")
     save_figure(figure, path)
@@ -307,6 +318,7 @@ def main(argv: list[str] | None = None) -> None:
     runs = [choose(sources, args.checkpoints) for sources in open_runs(args.runs, args.script, args.baselines)]
     if len({len(sources) for sources in runs}) > 1:
         stop("the runs have different numbers of checkpoints; name those to measure with --checkpoints")
+    styles = run_styles(args.runs, args.labels)
     path = output_folder(args.out, args.runs) / "gradient.json"
 
     estimates, steps = [], []
@@ -326,11 +338,11 @@ def main(argv: list[str] | None = None) -> None:
             steps.append((partial(measure_steps, args), source, [identity], cost))
     cells = iter(measure_missing(path, args.jobs, estimates + steps))
     found = [[next(cells) for _ in sources] for sources in runs]
-    draw_gradients(args, found, path)
+    draw_gradients(args, styles, found, path)
     if args.baselines:
-        draw_baselines(args, found, path.with_name("gradient_baselines"))
+        draw_baselines(args, styles, found, path.with_name("gradient_baselines"))
     if args.steps:
-        draw_steps([[next(cells) for _ in sources] for sources in runs], path.with_name("gradient_steps"))
+        draw_steps(styles, [[next(cells) for _ in sources] for sources in runs], path.with_name("gradient_steps"))
 
 
 # =====================================================================================================================
@@ -343,6 +355,7 @@ HELPERS = """
     Args make_actors load_checkpoint restore planned_steps call flat_parameters with_parameters log_prob
     kl_divergence policy_change
 """.split()
+NOT_OF_THE_SETTING = "env_id seed runs_dir run_name overwrite checkpoint_every".split()
 COLOURS = {
     **dict(ppo="#0072b2", ppo_m="#d55e00", ppo_noclip="#56b4e9", trpo="#009e73", trpo_plus="#e69f00"),
     **dict(reinforce="#999999", a2c="#cc79a7", vmpo="#000000"),
@@ -362,7 +375,7 @@ def digest(path: Path) -> str:
 
 def check_options(args: Any) -> None:
     """Refuses what tyro lets through: every size must be greater than 0, every tuple of sizes hold one or more."""
-    may_be_zero, may_be_empty = ("seed", "checkpoints"), ("checkpoints", "concentration")
+    may_be_zero, may_be_empty = ("seed", "checkpoints"), ("labels", "checkpoints", "concentration")
     for name, value in vars(args).items():
         numbers = value if isinstance(value, tuple) else (value,)
         option = f"--{name.replace('_', '-')} {' '.join(map(str, numbers))}"
@@ -423,6 +436,56 @@ def output_folder(out: Path | None, folders: tuple[Path, ...]) -> Path:
     except OSError as error:
         stop(f"--out {out}: {error.strerror}")
     return out
+
+
+def setting(config: dict[str, Any]) -> dict[str, Any]:
+    """What makes the setting of a run, of its config.json: the algorithm and the arguments."""
+    return dict(algo=config["algo"]) | {name: x for name, x in config["args"].items() if name not in NOT_OF_THE_SETTING}
+
+
+def flag(name: str, value: Any) -> str:
+    """An argument as run folders spell it: no-value-clip, policy-lr=0.0003, policy-hidden=64x64."""
+    text = "x".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    name = name.replace("_", "-")
+    return {"True": name, "False": f"no-{name}"}.get(text, f"{name}={text}")
+
+
+def default_flags(algo: str) -> set[str]:
+    """The defaults of algos/<algo>.py, read without running it; none where it cannot be read."""
+    try:
+        source = (Path(__file__).parent.parent / "algos" / f"{algo}.py").read_text()
+        [args] = [x for x in ast.parse(source).body if isinstance(x, ast.ClassDef) and x.name == "Args"]
+        return {flag(x.target.id, ast.literal_eval(x.value)) for x in args.body if isinstance(x, ast.AnnAssign)}
+    except (OSError, SyntaxError, ValueError):
+        return set()
+
+
+def differing(settings: list[dict[str, Any]]) -> list[str]:
+    """Names of the arguments that are not the same in all the settings."""
+    names = dict.fromkeys(name for x in settings for name in x)
+    return [name for name in names if any(x.get(name) != settings[0].get(name) for x in settings)]
+
+
+def label_runs(settings: dict[Path, dict[str, Any]], labels: tuple[str, ...]) -> dict[Path, str]:
+    """The label of each run folder's setting: a given one, or the algorithm and the flags that tell it from the
+    algorithm's other settings here, as far as they are not the script's defaults."""
+    found, given = {}, {}
+    for algo in {x["algo"] for x in settings.values()}:
+        alike, defaults = {folder: x for folder, x in settings.items() if x["algo"] == algo}, default_flags(algo)
+        names = differing(list(alike.values()))
+        for folder, x in alike.items():
+            flags = [flag(name, x.get(name)) for name in names]
+            found[folder] = " ".join([algo, *(text for text in flags if text not in defaults)])
+    for text in labels:
+        label, _, spelled = text.partition("=")
+        algo, *flags = spelled.split() or stop(f'--labels {text}: write LABEL=ALGO or "LABEL=ALGO FLAG ..."')
+        flags.append(flag("algo", algo))
+        named = [folder for folder, x in settings.items() if {flag(*y) for y in x.items()}.issuperset(flags)]
+        for folder in named or stop(f"--labels {text}: no run is {spelled}"):
+            if folder in given:
+                stop(f"--labels: {folder} is both {given[folder]} and {label}; add flags that tell them apart")
+            given[folder] = label
+    return found | given
 
 
 def can_step(source: Source) -> bool:
@@ -605,6 +668,25 @@ def look(algo: str) -> dict[str, Any]:
     return style | dict(markersize=3.5, linewidth=1.2)
 
 
+def line_styles(algo_of: dict[str, str]) -> dict[str, dict[str, Any]]:
+    """How each label is drawn: as the algorithm that it spells (PPO-M is ppo_m), else as its own if that is not taken,
+    else in the next colour that is not; dashed when all are."""
+    spelled = {label: label.lower().replace("+", "_plus").replace("-", "_") for label in algo_of}
+    looks, found = [(name, line) for line in ("-", "--", ":", "-.") for name in COLOURS], {}
+    for label in sorted(algo_of, key=lambda x: spelled[x] not in COLOURS):
+        wanted = [(spelled[label], "-"), (algo_of[label], "-"), *looks]
+        found[label] = next((x for x in wanted if x in looks and x not in found.values()), looks[0])
+    return {label: look(found[label][0]) | dict(linestyle=found[label][1], label=label) for label in algo_of}
+
+
+def run_styles(folders: tuple[Path, ...], labels: tuple[str, ...]) -> list[dict[str, Any]]:
+    """How the lines of each run are drawn: alike where the setting is the same."""
+    settings = {folder: setting(json.loads((folder / "config.json").read_text())) for folder in folders}
+    label_of = label_runs(settings, labels)
+    styles = line_styles({label_of[folder]: x["algo"] for folder, x in settings.items()})
+    return [styles[label_of[folder]] for folder in folders]
+
+
 def draw_line(axis: Axes, x: list, points: list[dict[str, Any]], style: dict[str, Any]) -> None:
     """Means against x, their intervals shaded."""
     axis.plot(x, [point["mean"] for point in points], **style)
@@ -617,13 +699,18 @@ def title(cells: list[dict[str, Any]]) -> str:
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """One legend for all lines, then the figure as PNG and PDF."""
+    """One legend for all lines, above the panels, for which the figure grows; then the figure as PNG and PDF."""
     for axis in figure.axes:
         if axis.name != "3d":
             axis.spines[["top", "right"]].set_visible(False)
     lines = {label: line for axis in figure.axes[::-1] for line, label in zip(*axis.get_legend_handles_labels())}
     if lines:
-        figure.legend(lines.values(), lines, loc="outside upper center", ncols=5, frameon=False)
+        width, height = figure.get_size_inches()
+        texts = [textwrap.fill(label, int((width - 0.6) / 0.065), break_on_hyphens=False) for label in lines]  # inches
+        longest = max(len(part) for text in texts for part in text.split("\n"))
+        columns = max(1, min(len(texts), int(width / (0.6 + 0.065 * longest))))
+        figure.set_figheight(height + 0.17 * sum(text.count("\n") + 1 for text in texts) / columns)
+        figure.legend(lines.values(), texts, loc="outside upper center", ncols=columns, frameon=False, fontsize=8)
     for suffix in (".png", ".pdf"):
         figure.savefig(path.with_suffix(suffix), dpi=150)
     print(path.with_suffix(".png"))

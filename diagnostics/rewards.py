@@ -34,7 +34,6 @@ from typing import Annotated, Any, NamedTuple, NoReturn
 import numpy as np
 import tyro
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 # Arguments -----------------------------------------------------------------------------------------------------------
 
@@ -64,7 +63,7 @@ class Run(NamedTuple):
     env_id: str
     algo: str
     seed: int
-    settings: dict[str, Any]  # the arguments that make a setting
+    settings: dict[str, Any]  # algorithm and arguments that make a setting
     tuned: dict[str, Any]  # the arguments of --best-of
     steps: np.ndarray  # [iterations in which an episode ended] environment steps so far
     rewards: np.ndarray  # [the same] mean return of those episodes
@@ -77,7 +76,6 @@ class Run(NamedTuple):
 
 # Settings ------------------------------------------------------------------------------------------------------------
 
-NOT_OF_THE_SETTING = "env_id seed runs_dir run_name overwrite checkpoint_every".split()
 Settings = dict[tuple[str, str], list[Run]]  # the runs of each setting, by environment and label
 
 
@@ -98,57 +96,14 @@ def read_run(folder: Path, best_of: list[str]) -> Run:
         stop(f"{folder}: its config.json or progress.csv is damaged")
     missing = f"{done:,} of {planned:,} steps" if done < planned else "" if rows else "no episode ended"
     tuned = {name: args[name] for name in best_of if name in args}
-    settings = {name: x for name, x in args.items() if name not in (*NOT_OF_THE_SETTING, *tuned)}
+    settings = {name: x for name, x in setting(config).items() if name not in tuned}
     return Run(folder, env_id, algo, seed, settings, tuned, *curve, missing)
-
-
-def flag(name: str, value: Any) -> str:
-    """An argument as run folders spell it: no-value-clip, policy-lr=0.0003, policy-hidden=64x64."""
-    text = "x".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-    name = name.replace("_", "-")
-    return {"True": name, "False": f"no-{name}"}.get(text, f"{name}={text}")
-
-
-def default_flags(algo: str) -> set[str]:
-    """The defaults of algos/<algo>.py, read without running it; none where it cannot be read."""
-    try:
-        source = (Path(__file__).parent.parent / "algos" / f"{algo}.py").read_text()
-        [args] = [x for x in ast.parse(source).body if isinstance(x, ast.ClassDef) and x.name == "Args"]
-        return {flag(x.target.id, ast.literal_eval(x.value)) for x in args.body if isinstance(x, ast.AnnAssign)}
-    except (OSError, SyntaxError, ValueError):
-        return set()
-
-
-def differing(settings: list[dict[str, Any]]) -> list[str]:
-    """Names of the arguments that are not the same in all the settings."""
-    names = dict.fromkeys(name for x in settings for name in x)
-    return [name for name in names if any(x.get(name) != settings[0].get(name) for x in settings)]
-
-
-def label_runs(runs: list[Run], labels: tuple[str, ...]) -> dict[Path, str]:
-    """The label of each run's setting: a given one, or algorithm and flags."""
-    found, given = {}, {}
-    for algo in {run.algo for run in runs}:
-        alike, defaults = [run for run in runs if run.algo == algo], default_flags(algo)
-        names = differing([run.settings for run in alike])
-        for run in alike:
-            flags = [flag(name, run.settings.get(name)) for name in names]
-            found[run.folder] = " ".join([algo, *(x for x in flags if x not in defaults)])
-    for text in labels:
-        label, _, setting = text.partition("=")
-        algo, *flags = setting.split() or stop(f'--labels {text}: write LABEL=ALGO or "LABEL=ALGO FLAG ..."')
-        named = [x for x in runs if x.algo == algo and {flag(*y) for y in x.settings.items()}.issuperset(flags)]
-        for run in named or stop(f"--labels {text}: no run is {setting}"):
-            if run.folder in given:
-                stop(f"--labels: {run.folder} is both {given[run.folder]} and {label}; add flags that tell them apart")
-            given[run.folder] = label
-    return found | given
 
 
 def group_runs(runs: list[Run], labels: tuple[str, ...]) -> Settings:
     """The runs of each setting; in the order of the environments, of the given labels, of the algorithms, of the number
     of flags, of the flags in the script."""
-    label_of, settings = label_runs(runs, labels), {}
+    label_of, settings = label_runs({run.folder: run.settings for run in runs}, labels), {}
     for run in runs:
         alike = settings.setdefault((run.env_id, label_of[run.folder]), [])
         for other in alike:
@@ -384,29 +339,6 @@ def latex(title: str, header: list[str], rows: list[list[str]]) -> str:
 # Figures -------------------------------------------------------------------------------------------------------------
 
 
-def line_styles(algo_of: dict[str, str]) -> dict[str, dict[str, Any]]:
-    """How each label is drawn: as the algorithm that it spells (PPO-M is ppo_m), else as its own if that is not taken,
-    else in the next colour that is not; dashed when all are."""
-    spelled = {label: label.lower().replace("+", "_plus").replace("-", "_") for label in algo_of}
-    looks, found = [(name, line) for line in ("-", "--", ":", "-.") for name in COLOURS], {}
-    for label in sorted(algo_of, key=lambda x: spelled[x] not in COLOURS):
-        wanted = [(spelled[label], "-"), (algo_of[label], "-"), *looks]
-        found[label] = next((x for x in wanted if x in looks and x not in found.values()), looks[0])
-    return {label: look(found[label][0]) | dict(linestyle=found[label][1], label=label) for label in algo_of}
-
-
-def add_legend(figure: Figure, styles: dict[str, dict[str, Any]]) -> None:
-    """Above the panels, in as many columns as the longest label leaves room for; the figure grows by its height."""
-    width, height = figure.get_size_inches()
-    character, line = 0.065, 0.17  # inches
-    texts = [textwrap.fill(label, int((width - 0.6) / character), break_on_hyphens=False) for label in styles]
-    longest = max(len(part) for text in texts for part in text.split("\n"))
-    columns = max(1, min(len(texts), int(width / (0.6 + character * longest))))
-    figure.set_figheight(height + line * sum(text.count("\n") + 1 for text in texts) / columns)
-    handles = [Line2D([], [], **style | dict(label=text)) for style, text in zip(styles.values(), texts)]
-    figure.legend(handles=handles, loc="outside upper center", ncols=columns, frameon=False, fontsize=8)
-
-
 def draw_curves(settings: list[dict[str, Any]], path: Path) -> None:
     """A panel for each environment, a line for each setting; intervals as long as they would not hide one another."""
     env_ids = list(dict.fromkeys(x["env_id"] for x in settings))
@@ -414,14 +346,13 @@ def draw_curves(settings: list[dict[str, Any]], path: Path) -> None:
     figure, axes = new_figure(1, len(env_ids), (max(4.2, 2.6 * len(env_ids)), 2.5))
     for cell in settings:
         axis, curve = axes[0, env_ids.index(cell["env_id"])], cell["curve"]
-        x, style = np.array(curve["steps"]) / 1e6, styles[cell["label"]] | dict(markevery=10, label="_")
-        axis.plot(x, curve["mean"], **style)
+        x, style = np.array(curve["steps"]) / 1e6, styles[cell["label"]]
+        axis.plot(x, curve["mean"], **style, markevery=10)
         if len(styles) <= len(COLOURS):
             axis.fill_between(x, curve["low"], curve["high"], color=style["color"], alpha=0.2, linewidth=0)
     for axis, env_id in zip(axes[0], env_ids):
         axis.set(title=env_id, xlabel="steps (millions)")
     axes[0, 0].set_ylabel("episode return")
-    add_legend(figure, styles)
     save_figure(figure, path)
 
 
@@ -519,6 +450,7 @@ def main(argv: list[str] | None = None) -> None:
 # Shared by the diagnostics: runs and their scripts, sampling, workers, results, figures. No measurement below.
 # =====================================================================================================================
 
+NOT_OF_THE_SETTING = "env_id seed runs_dir run_name overwrite checkpoint_every".split()
 COLOURS = {
     **dict(ppo="#0072b2", ppo_m="#d55e00", ppo_noclip="#56b4e9", trpo="#009e73", trpo_plus="#e69f00"),
     **dict(reinforce="#999999", a2c="#cc79a7", vmpo="#000000"),
@@ -543,6 +475,56 @@ def output_folder(out: Path | None, folders: tuple[Path, ...]) -> Path:
     return out
 
 
+def setting(config: dict[str, Any]) -> dict[str, Any]:
+    """What makes the setting of a run, of its config.json: the algorithm and the arguments."""
+    return dict(algo=config["algo"]) | {name: x for name, x in config["args"].items() if name not in NOT_OF_THE_SETTING}
+
+
+def flag(name: str, value: Any) -> str:
+    """An argument as run folders spell it: no-value-clip, policy-lr=0.0003, policy-hidden=64x64."""
+    text = "x".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    name = name.replace("_", "-")
+    return {"True": name, "False": f"no-{name}"}.get(text, f"{name}={text}")
+
+
+def default_flags(algo: str) -> set[str]:
+    """The defaults of algos/<algo>.py, read without running it; none where it cannot be read."""
+    try:
+        source = (Path(__file__).parent.parent / "algos" / f"{algo}.py").read_text()
+        [args] = [x for x in ast.parse(source).body if isinstance(x, ast.ClassDef) and x.name == "Args"]
+        return {flag(x.target.id, ast.literal_eval(x.value)) for x in args.body if isinstance(x, ast.AnnAssign)}
+    except (OSError, SyntaxError, ValueError):
+        return set()
+
+
+def differing(settings: list[dict[str, Any]]) -> list[str]:
+    """Names of the arguments that are not the same in all the settings."""
+    names = dict.fromkeys(name for x in settings for name in x)
+    return [name for name in names if any(x.get(name) != settings[0].get(name) for x in settings)]
+
+
+def label_runs(settings: dict[Path, dict[str, Any]], labels: tuple[str, ...]) -> dict[Path, str]:
+    """The label of each run folder's setting: a given one, or the algorithm and the flags that tell it from the
+    algorithm's other settings here, as far as they are not the script's defaults."""
+    found, given = {}, {}
+    for algo in {x["algo"] for x in settings.values()}:
+        alike, defaults = {folder: x for folder, x in settings.items() if x["algo"] == algo}, default_flags(algo)
+        names = differing(list(alike.values()))
+        for folder, x in alike.items():
+            flags = [flag(name, x.get(name)) for name in names]
+            found[folder] = " ".join([algo, *(text for text in flags if text not in defaults)])
+    for text in labels:
+        label, _, spelled = text.partition("=")
+        algo, *flags = spelled.split() or stop(f'--labels {text}: write LABEL=ALGO or "LABEL=ALGO FLAG ..."')
+        flags.append(flag("algo", algo))
+        named = [folder for folder, x in settings.items() if {flag(*y) for y in x.items()}.issuperset(flags)]
+        for folder in named or stop(f"--labels {text}: no run is {spelled}"):
+            if folder in given:
+                stop(f"--labels: {folder} is both {given[folder]} and {label}; add flags that tell them apart")
+            given[folder] = label
+    return found | given
+
+
 def interval(x: np.ndarray, resamples: int = 500) -> list[float]:
     """95 % bootstrap interval of the mean of x [n]."""
     means = np.random.default_rng(0).choice(x, (resamples, len(x))).mean(1)
@@ -561,14 +543,30 @@ def look(algo: str) -> dict[str, Any]:
     return style | dict(markersize=3.5, linewidth=1.2)
 
 
+def line_styles(algo_of: dict[str, str]) -> dict[str, dict[str, Any]]:
+    """How each label is drawn: as the algorithm that it spells (PPO-M is ppo_m), else as its own if that is not taken,
+    else in the next colour that is not; dashed when all are."""
+    spelled = {label: label.lower().replace("+", "_plus").replace("-", "_") for label in algo_of}
+    looks, found = [(name, line) for line in ("-", "--", ":", "-.") for name in COLOURS], {}
+    for label in sorted(algo_of, key=lambda x: spelled[x] not in COLOURS):
+        wanted = [(spelled[label], "-"), (algo_of[label], "-"), *looks]
+        found[label] = next((x for x in wanted if x in looks and x not in found.values()), looks[0])
+    return {label: look(found[label][0]) | dict(linestyle=found[label][1], label=label) for label in algo_of}
+
+
 def save_figure(figure: Figure, path: Path) -> None:
-    """One legend for all lines, then the figure as PNG and PDF."""
+    """One legend for all lines, above the panels, for which the figure grows; then the figure as PNG and PDF."""
     for axis in figure.axes:
         if axis.name != "3d":
             axis.spines[["top", "right"]].set_visible(False)
     lines = {label: line for axis in figure.axes[::-1] for line, label in zip(*axis.get_legend_handles_labels())}
     if lines:
-        figure.legend(lines.values(), lines, loc="outside upper center", ncols=5, frameon=False)
+        width, height = figure.get_size_inches()
+        texts = [textwrap.fill(label, int((width - 0.6) / 0.065), break_on_hyphens=False) for label in lines]  # inches
+        longest = max(len(part) for text in texts for part in text.split("\n"))
+        columns = max(1, min(len(texts), int(width / (0.6 + 0.065 * longest))))
+        figure.set_figheight(height + 0.17 * sum(text.count("\n") + 1 for text in texts) / columns)
+        figure.legend(lines.values(), texts, loc="outside upper center", ncols=columns, frameon=False, fontsize=8)
     for suffix in (".png", ".pdf"):
         figure.savefig(path.with_suffix(suffix), dpi=150)
     print(path.with_suffix(".png"))

@@ -11,6 +11,7 @@ the policy and with the frozen statistics of the checkpoint. Dotted: 1 + eps of 
 allows.
 """
 
+import ast
 import contextlib
 import functools
 import hashlib
@@ -20,6 +21,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -45,6 +47,9 @@ from tqdm import tqdm
 class Args:
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
     """run folders, of one environment"""
+    labels: tuple[str, ...] = ()
+    """labels of your own, each "LABEL=ALGO FLAG ...": for the algorithm's runs with these flags, spelled as run folders
+    spell them"""
     checkpoints: tuple[int, ...] = ()
     """iterations; default: every checkpoint that has a step"""
     heldout_pairs: int = 20_480
@@ -102,13 +107,13 @@ def measure_step(args: Args, source: Source, sample: Callable, _: Any) -> Iterat
 PANELS = dict(mean_reward="mean episode return", max_ratio="largest ratio", mean_kl="mean KL (nats)")
 
 
-def draw_trust_regions(runs: list[list[dict[str, Any]]], path: Path) -> None:
+def draw_trust_regions(styles: list[dict[str, Any]], runs: list[list[dict[str, Any]]], path: Path) -> None:
     """Rows: the training batch, held-out segments; columns: reward, largest ratio, mean KL, largest against mean KL; a
     line for each run (IM Fig. 3, 4)."""
     figure, axes = new_figure(2, 4, (9.6, 4.4), sharex="col", sharey="col")
     for row, where in zip(axes, ("train", "heldout")):
-        for cells in runs:
-            x, style = [cell["iteration"] for cell in cells], look(cells[0]["algo"])
+        for cells, style in zip(runs, styles):
+            x = [cell["iteration"] for cell in cells]
             for axis, name in zip(row, PANELS):
                 axis.plot(x, [np.nan if (y := cell[where][name]) is None else y for cell in cells], **style)
                 if allowed := [cell[f"{name}_allowed"] for cell in cells if f"{name}_allowed" in cell]:
@@ -136,6 +141,7 @@ def main(argv: list[str] | None = None) -> None:
     args = tyro.cli(Args, args=argv, description=__doc__)
     check_options(args)
     runs = [with_step(sources, args.checkpoints) for sources in open_runs(args.runs, args.script)]
+    styles = run_styles(args.runs, args.labels)
     path = output_folder(args.out, args.runs) / "trust_region.json"
     work = []
     for source in sum(runs, []):
@@ -144,7 +150,7 @@ def main(argv: list[str] | None = None) -> None:
         identity = identify(source, args.seed) | dict(heldout_pairs=args.heldout_pairs)
         work.append((partial(measure_step, args), source, [identity], cost))
     cells = iter(measure_missing(path, args.jobs, work))
-    draw_trust_regions([[next(cells) for _ in sources] for sources in runs], path)
+    draw_trust_regions(styles, [[next(cells) for _ in sources] for sources in runs], path)
 
 
 # =====================================================================================================================
@@ -157,6 +163,7 @@ HELPERS = """
     Args make_actors load_checkpoint restore planned_steps call flat_parameters with_parameters log_prob
     kl_divergence policy_change
 """.split()
+NOT_OF_THE_SETTING = "env_id seed runs_dir run_name overwrite checkpoint_every".split()
 COLOURS = {
     **dict(ppo="#0072b2", ppo_m="#d55e00", ppo_noclip="#56b4e9", trpo="#009e73", trpo_plus="#e69f00"),
     **dict(reinforce="#999999", a2c="#cc79a7", vmpo="#000000"),
@@ -176,7 +183,7 @@ def digest(path: Path) -> str:
 
 def check_options(args: Any) -> None:
     """Refuses what tyro lets through: every size must be greater than 0, every tuple of sizes hold one or more."""
-    may_be_zero, may_be_empty = ("seed", "checkpoints"), ("checkpoints", "concentration")
+    may_be_zero, may_be_empty = ("seed", "checkpoints"), ("labels", "checkpoints", "concentration")
     for name, value in vars(args).items():
         numbers = value if isinstance(value, tuple) else (value,)
         option = f"--{name.replace('_', '-')} {' '.join(map(str, numbers))}"
@@ -237,6 +244,56 @@ def output_folder(out: Path | None, folders: tuple[Path, ...]) -> Path:
     except OSError as error:
         stop(f"--out {out}: {error.strerror}")
     return out
+
+
+def setting(config: dict[str, Any]) -> dict[str, Any]:
+    """What makes the setting of a run, of its config.json: the algorithm and the arguments."""
+    return dict(algo=config["algo"]) | {name: x for name, x in config["args"].items() if name not in NOT_OF_THE_SETTING}
+
+
+def flag(name: str, value: Any) -> str:
+    """An argument as run folders spell it: no-value-clip, policy-lr=0.0003, policy-hidden=64x64."""
+    text = "x".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    name = name.replace("_", "-")
+    return {"True": name, "False": f"no-{name}"}.get(text, f"{name}={text}")
+
+
+def default_flags(algo: str) -> set[str]:
+    """The defaults of algos/<algo>.py, read without running it; none where it cannot be read."""
+    try:
+        source = (Path(__file__).parent.parent / "algos" / f"{algo}.py").read_text()
+        [args] = [x for x in ast.parse(source).body if isinstance(x, ast.ClassDef) and x.name == "Args"]
+        return {flag(x.target.id, ast.literal_eval(x.value)) for x in args.body if isinstance(x, ast.AnnAssign)}
+    except (OSError, SyntaxError, ValueError):
+        return set()
+
+
+def differing(settings: list[dict[str, Any]]) -> list[str]:
+    """Names of the arguments that are not the same in all the settings."""
+    names = dict.fromkeys(name for x in settings for name in x)
+    return [name for name in names if any(x.get(name) != settings[0].get(name) for x in settings)]
+
+
+def label_runs(settings: dict[Path, dict[str, Any]], labels: tuple[str, ...]) -> dict[Path, str]:
+    """The label of each run folder's setting: a given one, or the algorithm and the flags that tell it from the
+    algorithm's other settings here, as far as they are not the script's defaults."""
+    found, given = {}, {}
+    for algo in {x["algo"] for x in settings.values()}:
+        alike, defaults = {folder: x for folder, x in settings.items() if x["algo"] == algo}, default_flags(algo)
+        names = differing(list(alike.values()))
+        for folder, x in alike.items():
+            flags = [flag(name, x.get(name)) for name in names]
+            found[folder] = " ".join([algo, *(text for text in flags if text not in defaults)])
+    for text in labels:
+        label, _, spelled = text.partition("=")
+        algo, *flags = spelled.split() or stop(f'--labels {text}: write LABEL=ALGO or "LABEL=ALGO FLAG ..."')
+        flags.append(flag("algo", algo))
+        named = [folder for folder, x in settings.items() if {flag(*y) for y in x.items()}.issuperset(flags)]
+        for folder in named or stop(f"--labels {text}: no run is {spelled}"):
+            if folder in given:
+                stop(f"--labels: {folder} is both {given[folder]} and {label}; add flags that tell them apart")
+            given[folder] = label
+    return found | given
 
 
 def can_step(source: Source) -> bool:
@@ -427,14 +484,38 @@ def look(algo: str) -> dict[str, Any]:
     return style | dict(markersize=3.5, linewidth=1.2)
 
 
+def line_styles(algo_of: dict[str, str]) -> dict[str, dict[str, Any]]:
+    """How each label is drawn: as the algorithm that it spells (PPO-M is ppo_m), else as its own if that is not taken,
+    else in the next colour that is not; dashed when all are."""
+    spelled = {label: label.lower().replace("+", "_plus").replace("-", "_") for label in algo_of}
+    looks, found = [(name, line) for line in ("-", "--", ":", "-.") for name in COLOURS], {}
+    for label in sorted(algo_of, key=lambda x: spelled[x] not in COLOURS):
+        wanted = [(spelled[label], "-"), (algo_of[label], "-"), *looks]
+        found[label] = next((x for x in wanted if x in looks and x not in found.values()), looks[0])
+    return {label: look(found[label][0]) | dict(linestyle=found[label][1], label=label) for label in algo_of}
+
+
+def run_styles(folders: tuple[Path, ...], labels: tuple[str, ...]) -> list[dict[str, Any]]:
+    """How the lines of each run are drawn: alike where the setting is the same."""
+    settings = {folder: setting(json.loads((folder / "config.json").read_text())) for folder in folders}
+    label_of = label_runs(settings, labels)
+    styles = line_styles({label_of[folder]: x["algo"] for folder, x in settings.items()})
+    return [styles[label_of[folder]] for folder in folders]
+
+
 def save_figure(figure: Figure, path: Path) -> None:
-    """One legend for all lines, then the figure as PNG and PDF."""
+    """One legend for all lines, above the panels, for which the figure grows; then the figure as PNG and PDF."""
     for axis in figure.axes:
         if axis.name != "3d":
             axis.spines[["top", "right"]].set_visible(False)
     lines = {label: line for axis in figure.axes[::-1] for line, label in zip(*axis.get_legend_handles_labels())}
     if lines:
-        figure.legend(lines.values(), lines, loc="outside upper center", ncols=5, frameon=False)
+        width, height = figure.get_size_inches()
+        texts = [textwrap.fill(label, int((width - 0.6) / 0.065), break_on_hyphens=False) for label in lines]  # inches
+        longest = max(len(part) for text in texts for part in text.split("\n"))
+        columns = max(1, min(len(texts), int(width / (0.6 + 0.065 * longest))))
+        figure.set_figheight(height + 0.17 * sum(text.count("\n") + 1 for text in texts) / columns)
+        figure.legend(lines.values(), texts, loc="outside upper center", ncols=columns, frameon=False, fontsize=8)
     for suffix in (".png", ".pdf"):
         figure.savefig(path.with_suffix(suffix), dpi=150)
     print(path.with_suffix(".png"))

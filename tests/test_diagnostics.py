@@ -368,6 +368,8 @@ def test_bad_input(known, name, tmp_path, capsys):
         (ppo, ppo): "--out",
         (ppo, str(known / "chain"), "--out", str(tmp_path)): "different environments",
     }
+    if name in ("gradient", "trust_region", "value"):
+        refused[ppo, "--labels", "PPO=ppo no-tanh"] = "no run is ppo no-tanh"
     before = {path: path.stat().st_mtime_ns for path in known.rglob("*")}
     for arguments, part in refused.items():
         capsys.readouterr()

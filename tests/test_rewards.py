@@ -221,6 +221,16 @@ def test_given_labels_name_settings_that_differ_between_environments(write, aggr
     assert "is both PPO-M and X" in refused(capsys, aggregate, *labels[:2], "X=ppo")
 
 
+@pytest.mark.parametrize("name", ("gradient", "trust_region", "value"))
+def test_the_other_diagnostics_draw_one_setting_alike_and_two_apart(write, name):
+    settings = [(dict(reward_scale=scale), seed) for scale in (True, False) for seed in (1, 2)]
+    folders = tuple(write(1, seed=seed, **setting) for setting, seed in settings)
+    for labels, expected in ((), ("ppo", "ppo no-reward-scale")), (("PPO-M=ppo no-reward-scale",), ("ppo", "PPO-M")):
+        a, b, c, d = load(name).run_styles(folders, labels)
+        assert a == b and c == d and (a["label"], c["label"]) == expected
+        assert a["color"] != c["color"] and a["marker"] != c["marker"]
+
+
 def test_best_rate_of_each_setting_and_environment_fills_the_histograms(write, aggregate, monkeypatch, tmp_path):
     best = {"Hopper-v5": {True: 1e-3, False: 1e-4}, "Walker2d-v5": {True: 1e-4, False: 1e-4}}
     for env_id, value_clip, policy_lr, seed in product(best, (True, False), (1e-4, 1e-3), (1, 2)):
