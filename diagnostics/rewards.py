@@ -391,7 +391,7 @@ def draw_paired(cells: list[dict[str, Any]], path: Path) -> None:
         label, like, shift = looks.get(others(x), ("_", "vmpo", 0))
         style = look(like) | dict(label=label, linestyle="none")
         y, value, ends = names[x["algo"]].index(switch(x)) + shift, x["mean"]["value"], x["mean"]["interval"]
-        axis.plot(x["differences"], [y] * len(x["seeds"]), "|", color=style["color"], alpha=0.5, markersize=4)
+        axis.plot(x["differences"], [y] * len(x["seeds"]), "|", color=style["color"], alpha=0.6, markersize=8)
         axis.errorbar(value, y, xerr=ends and [[value - ends[0]], [ends[1] - value]], capsize=2, **style)
     for row, algo in zip(axes, algos):
         row[0].set_yticks(range(len(names[algo])), names[algo])
