@@ -1,6 +1,7 @@
 """benchmark.sh: its tables against the papers', its launchers against broken, interrupted and requeued runs."""
 
 import fcntl
+import functools
 import json
 import os
 import re
@@ -316,7 +317,9 @@ def test_local_run_reports_a_failure_trains_what_is_missing_and_then_nothing(her
 
 def test_interrupted_local_run_stops_its_children_and_says_how_to_go_on(here):
     command = [ROOT / "benchmark.sh", *"epochs --envs Hopper --seeds 1 --steps 8000000 --jobs 2".split()]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    # A background process of a script has SIGINT ignored, and so would its children.
+    heed = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=heed)
     while len(found := list(here.glob("runs/*/checkpoints/iter_000000.pt"))) < 2:
         assert process.poll() is None
         time.sleep(0.05)
