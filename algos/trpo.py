@@ -513,7 +513,9 @@ def main(argv: list[str] | None = None) -> None:
         args = replace(args, compile=False)
     try:
         train(args)
-    except KeyboardInterrupt:
+    except BaseException:
+        if not SIGNALS:
+            raise
         stop("interrupted; the same command, without --overwrite, continues this run", 130)
 
 
@@ -524,6 +526,7 @@ def main(argv: list[str] | None = None) -> None:
 FORMAT = 1  # of the checkpoints
 SCRIPT = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
 NOT_OF_THE_RUN = ("runs_dir", "run_name", "overwrite", "checkpoint_every")  # may differ when a run continues
+SIGNALS = []  # to end this process: numbers of the signals that came in
 TAGS = """
     charts/iteration charts/global_step charts/sps charts/episodes charts/episodic_return charts/episodic_length
     losses/policy_loss losses/value_loss losses/entropy trust_region/mean_kl trust_region/max_kl trust_region/max_ratio
@@ -535,6 +538,13 @@ def stop(message: str, status: int = 2) -> NoReturn:
     """Ends the program with one line on standard error; status 2: bad input, 1: training failed, 130: interrupted."""
     print(f"{Path(__file__).name}: {message}", file=sys.stderr)
     raise SystemExit(status)
+
+
+def interrupt(number: int, _: Any) -> NoReturn:
+    """Handles Ctrl-C and SIGTERM. Now and then a library swallows or renames the exception (weak references' callbacks
+    in torch.compile do): `main` and `record` look at SIGNALS."""
+    SIGNALS.append(number)
+    raise KeyboardInterrupt
 
 
 def check_arguments(args: Args) -> None:
@@ -742,6 +752,8 @@ def open_run(args: Args, state: SimpleNamespace) -> Iterator[SimpleNamespace]:
 def record(args: Args, run: SimpleNamespace, state: SimpleNamespace, statistics: dict[str, float], episodes: list):
     """Logs an iteration to progress.csv, TensorBoard and the screen, and saves a checkpoint when it is time. Stops at a
     non-finite state, before it can be saved."""
+    if SIGNALS:
+        raise KeyboardInterrupt
     watched = [x for name, x in statistics.items() if name.endswith("loss")]
     watched += [x for part in vars(state).values() if hasattr(part, "state_dict") for x in part.state_dict().values()]
     if not all(torch.as_tensor(x).isfinite().all() for x in watched):
@@ -777,6 +789,8 @@ def record(args: Args, run: SimpleNamespace, state: SimpleNamespace, statistics:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) != signal.SIG_IGN:  # as a shell's background jobs ignore Ctrl-C
+            signal.signal(number, interrupt)
     sys.path.append(os.getcwd())  # where --env-id my_module:MyEnv-v0 looks for my_module.py
     main()

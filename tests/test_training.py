@@ -110,6 +110,28 @@ def test_killed_run_continues_to_the_same_bits(algo, env_id, num_envs, runs):
     assert len(progress(whole)) >= 17
 
 
+@pytest.mark.parametrize("algo", ALGOS)
+@pytest.mark.parametrize("renamed", [False, True])
+def test_interruption_that_a_library_swallows_or_renames_still_ends_the_run(algo, renamed, runs, capsys, monkeypatch):
+    script = load(algo)
+    monkeypatch.setattr(script, "SIGNALS", [])
+    update = script.update
+
+    def interrupted_update(*arguments):
+        try:
+            script.interrupt(signal.SIGTERM, None)
+        except KeyboardInterrupt:
+            if renamed:
+                raise RuntimeError from None
+        return update(*arguments)
+
+    monkeypatch.setattr(script, "update", interrupted_update)
+    with pytest.raises(SystemExit) as ended:
+        script.main(flags_of(algo, run_name="interrupted"))
+    assert ended.value.code == 130 and "continues this run" in capsys.readouterr().err
+    assert len(checkpoints(runs / "runs" / "interrupted")) == 1
+
+
 def test_finished_run_is_left_alone_and_overwrite_starts_anew(runs, capsys):
     flags, script = flags_of("ppo", total_timesteps=512), load("ppo")
     script.main(flags)

@@ -63,7 +63,7 @@ def ours(args: Args) -> float:
             return statistics.median(float(row["sps"]) for row in list(csv.DictReader(file))[2:])
 
 
-def stable_baselines3(args: Args, steps: int = 8192) -> float | None:
+def stable_baselines3(args: Args, steps: int = 8192) -> float:
     try:
         import torch
         from stable_baselines3 import PPO
@@ -71,7 +71,7 @@ def stable_baselines3(args: Args, steps: int = 8192) -> float | None:
         if args.algo.startswith("trpo"):
             from sb3_contrib import TRPO
     except ImportError:
-        return None
+        return float("nan")
     torch.set_num_threads(1)
     model = (TRPO if args.algo.startswith("trpo") else PPO)("MlpPolicy", args.env_id, device="cpu", seed=0)
     model.learn(2048)
@@ -85,7 +85,7 @@ if __name__ == "__main__":
     rows = []
     for _ in range(args.rounds):
         rates = raw(args), ours(args), stable_baselines3(args)
-        rows.append([rates[1] / other if other else float("nan") for other in (rates[0], rates[2])])
-        print("raw {:,.0f}, ours {:,.0f}, sb3 {}".format(*rates), flush=True)
+        rows.append([rates[1] / rates[0], rates[1] / rates[2]])
+        print("raw {:,.0f}, ours {:,.0f}, sb3 {:,.0f}".format(*rates), flush=True)
     to_raw, to_sb3 = (statistics.median(column) for column in zip(*rows))
     print(f"{args.algo} on {args.env_id}, medians of {args.rounds}: {to_raw:.2f} of raw, {to_sb3:.1f} times sb3")
