@@ -371,8 +371,11 @@ interrupt() {
 }
 
 launch_slurm() { # the MISSING as one job array, the results as a job that waits for it
-    local command array='' results limit
+    local command array results limit
     local -a LOGS=()
+    array=$(cat "$out/slurm.job" 2>/dev/null) || true
+    [[ -z $array || -z $(squeue -h -j "$array" 2>/dev/null) ]] || stop "job $array still trains; wait for it or scancel it"
+    array=''
     for command in "${MISSING[@]}"; do LOGS+=("$(log_of "$command")"); done
     # A user's SBATCH_* variables override #SBATCH lines, but not what is on the command line.
     if ((${#MISSING[@]})); then
@@ -390,6 +393,7 @@ eval "exec \${MISSING[SLURM_ARRAY_TASK_ID]}"
 EOF
         ) || stop "Slurm refused the job array"
         array=${array%%;*}
+        echo "$array" >"$out/slurm.job"
     fi
     results=$(
         sbatch --parsable ${array:+--dependency="afterany:$array"} <<EOF
@@ -481,6 +485,7 @@ parse() {
         --envs)
             [[ ${2--} != -* ]] || stop "--envs: name one or more environments"
             while [[ ${2--} != -* ]]; do envs+=" $2" && shift; done
+            [[ ${envs// /} ]] || stop "--envs: name one or more environments"
             ;;
         -*)
             rule=${RULES[${option:-none}]-}

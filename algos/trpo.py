@@ -195,8 +195,8 @@ class Actor:
 
 def numpy_forward(network: nn.Sequential) -> Callable[[np.ndarray], np.ndarray]:
     """The network as a function of numpy arrays [N, in] -> [N, out]; a call takes a tenth of the time in torch."""
-    activations = {nn.Tanh: np.tanh, nn.ReLU: lambda x: np.maximum(x, 0), nn.SiLU: lambda x: x / (1 + np.exp(-x))}
-    activation = activations[type(network[1])]
+    relu, silu = lambda x: np.maximum(x, 0), lambda x: x * (1 + np.tanh(x / 2)) / 2
+    activation = {nn.Tanh: np.tanh, nn.ReLU: relu, nn.SiLU: silu}[type(network[1])]
     *hidden, output = [(x.weight.detach().numpy().T, x.bias.detach().numpy()[None]) for x in network[::2]]
 
     def forward(x: np.ndarray) -> np.ndarray:
@@ -209,13 +209,13 @@ def numpy_forward(network: nn.Sequential) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def rollout(args: Args, state: SimpleNamespace, live: bool = True) -> dict[str, Any]:
-    """Steps every actor of `state.envs` num_steps times with the state's policy. There are no running
-    statistics here that `live` could switch off.
+    """Steps every actor of `state.envs` num_steps times with the state's policy. There are no running statistics here
+    that `live` could switch off.
 
     Returns arrays over all B = num_envs * num_steps pairs, actor after actor: obs [B, obs] as the networks see them,
-    actions [B, action], rewards [B], terminations [B], truncations [B] (a time limit, or the
-    rollout's own cut end), final_obs [number of truncations, obs]: the observation after each truncated step; and
-    episodes: raw return and length of each episode that ended."""
+    actions [B, action], rewards [B], terminations [B], truncations [B] (a time limit, or the rollout's own cut
+    end), final_obs [number of truncations, obs]: the observation after each truncated step; and episodes: raw return
+    and length of each episode that ended."""
     actors, T, N = state.envs, args.num_steps, args.num_envs
     for actor in actors:
         if actor.obs is None:
@@ -330,7 +330,8 @@ def adam_step(parameters: Tensor, gradient: Tensor, adam: dict[str, Tensor], lr:
 
 
 def minibatch_rows(rng: np.random.Generator, batch_size: int, num_minibatches: int, epochs: int) -> Tensor:
-    """Row numbers [epochs * num_minibatches, minibatch]: every epoch shuffles the batch and deals it out."""
+    """Row numbers [epochs * num_minibatches, minibatch]: every epoch shuffles the batch and deals it out,
+    but for a rest smaller than num_minibatches."""
     size = batch_size // num_minibatches
     shuffles = [rng.permutation(batch_size)[: size * num_minibatches] for _ in range(epochs)]
     return torch.from_numpy(np.stack(shuffles).reshape(-1, size))
@@ -479,7 +480,7 @@ def policy_change(policy: Policy, batch: dict[str, Tensor]) -> tuple[Tensor, Ten
 
 
 def planned_steps(args: Args) -> int:
-    """Environment steps of a run: total_timesteps, rounded down to whole iterations."""
+    """Environment steps of a run: total_timesteps, rounded down to a multiple of num_envs * num_steps."""
     return args.total_timesteps - args.total_timesteps % (args.num_envs * args.num_steps)
 
 
@@ -508,10 +509,10 @@ def main(argv: list[str] | None = None) -> None:
     args = tyro.cli(Args, args=argv, description=__doc__)
     check_arguments(args)
     torch.set_num_threads(1)
-    if args.compile and not can_compile():
-        print("torch.compile does not work here (no C++ compiler?); going on with --no-compile", file=sys.stderr)
-        args = replace(args, compile=False)
     try:
+        if args.compile and not can_compile():
+            print("torch.compile does not work here (no C++ compiler?); going on with --no-compile", file=sys.stderr)
+            args = replace(args, compile=False)
         train(args)
     except BaseException:
         if not SIGNALS:
@@ -542,7 +543,7 @@ def stop(message: str, status: int = 2) -> NoReturn:
 
 def interrupt(number: int, _: Any) -> NoReturn:
     """Handles Ctrl-C and SIGTERM. Now and then a library swallows or renames the exception (weak references' callbacks
-    in torch.compile do): `main` and `record` look at SIGNALS."""
+    in torch.compile do): SIGNALS still says that it came."""
     SIGNALS.append(number)
     raise KeyboardInterrupt
 
@@ -552,21 +553,25 @@ def check_arguments(args: Args) -> None:
     not_negative = "must not be negative", lambda x: x >= 0
     share, positive_share = ("must lie in [0, 1]", lambda x: 0 <= x <= 1), ("must lie in (0, 1]", lambda x: 0 < x <= 1)
     sizes = "must be one or more sizes greater than 0", lambda x: x and min(x) > 0
-    rules = dict(seed=not_negative, cg_damping=not_negative, gamma=share, gae_lambda=share)
+    seeds = "must lie in [0, 2^64)", lambda x: 0 <= x < 2**64
+    rules = dict(seed=seeds, cg_damping=not_negative, gamma=share, gae_lambda=share)
     rules |= dict(fisher_fraction=positive_share, backtrack_ratio=positive_share)
     rules |= dict(policy_hidden=sizes, value_hidden=sizes, entropy_coef=("", lambda x: True))
     for name, value in asdict(args).items():
         option, is_number = f"--{name.replace('_', '-')} {value}", not isinstance(value, bool | str | None)
-        if isinstance(value, float) and not math.isfinite(value):
-            stop(f"{option}: must be finite")
+        if isinstance(value, float) and not abs(value) <= torch.finfo(torch.float32).max:
+            stop(f"{option}: must be finite in single precision")
         text, holds = rules.get(name, ("must be greater than 0", lambda x: x > 0))
         if is_number and not holds(value):
             stop(f"{option}: {text}")
     batch_size = args.num_envs * args.num_steps
     if args.total_timesteps < batch_size:
         stop(f"--total-timesteps {args.total_timesteps}: less than one iteration, num_envs * num_steps = {batch_size}")
-    if batch_size % args.num_minibatches or batch_size == args.num_minibatches:
-        stop(f"--num-minibatches {args.num_minibatches}: num_envs * num_steps = {batch_size} does not divide evenly")
+    size, rest = divmod(batch_size, args.num_minibatches)
+    smallest = 2 if hasattr(args, "value_lr") else 1  # standard deviations need two pairs, REINFORCE has none
+    if rest or size < smallest:
+        text = f"num_envs * num_steps = {batch_size} must divide evenly into minibatches of {smallest} or more"
+        stop(f"--num-minibatches {args.num_minibatches}: {text}")
 
 
 def make_actors(args: Args) -> list[Actor]:
@@ -574,7 +579,7 @@ def make_actors(args: Args) -> list[Actor]:
     mujoco.set_mju_user_warning(lambda _: None)  # they would fill stderr, and MUJOCO_LOG.TXT in the working directory
     try:
         actors = [Actor(gym.make(args.env_id, disable_env_checker=True)) for _ in range(args.num_envs)]
-    except (gym.error.Error, ImportError, ValueError) as error:
+    except (gym.error.Error, ImportError, TypeError, ValueError) as error:
         stop(f"--env-id {args.env_id}: {' '.join(str(error).split())}")
     env = actors[0].env
     for name, space in (("observations", env.observation_space), ("actions", env.action_space)):
@@ -595,6 +600,8 @@ def can_compile() -> bool:
         torch.compile(torch.neg, fullgraph=True, options={"cpp_wrapper": True})(torch.zeros(2))
         return True
     except Exception:
+        if SIGNALS:
+            raise
         return False
 
 

@@ -8,7 +8,9 @@ Returns are undiscounted sums of raw rewards; observations are normalized with t
 episode is played to its end, by an actor of its own, so that long ones count no less than short ones.
 """
 
+import ast
 import contextlib
+import fcntl
 import functools
 import hashlib
 import importlib.util
@@ -48,6 +50,9 @@ from tqdm import tqdm
 class Args:
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
     """run folders, of one environment"""
+    labels: tuple[str, ...] = ()
+    """labels of your own, each "LABEL=ALGO FLAG ...": for the algorithm's runs with these flags, spelled as run folders
+    spell them"""
     checkpoints: tuple[int, ...] = ()
     """iterations; default: the newest checkpoint"""
     episodes: int = 100
@@ -136,7 +141,6 @@ def film(args: Args, source: Source) -> None:
         sys.unraisablehook = lambda _: None  # what failed to start fails to end, too
         advice = "without a screen, install libegl1 and libgl1-mesa-dri (their names in Debian) and set MUJOCO_GL=egl"
         stop(f"cannot render {settings.env_id} ({str(error) or type(error).__name__}); {advice}", 1)
-    args.video.parent.mkdir(parents=True, exist_ok=True)
     if args.video.suffix == ".gif":
         imageio.mimsave(args.video, camera.frames, duration=1000 * stride / fps, loop=0)
     else:
@@ -150,19 +154,20 @@ def film(args: Args, source: Source) -> None:
 # Figures -------------------------------------------------------------------------------------------------------------
 
 
-def draw_episodes(cells: list[dict[str, Any]], path: Path) -> None:
+def draw_episodes(styles: list[dict[str, Any]], cells: list[dict[str, Any]], path: Path) -> None:
     """Every episode's return and length, the means and their intervals."""
     figure, axes = new_figure(1, 2, (1.2 + 0.9 * len(cells) + 2.4, 3.2))
     for axis, name in zip(axes[0], NAMES):
-        for x, cell in enumerate(cells):
-            style, numbers = look(cell["algo"]), cell[name]
+        for x, (style, cell) in enumerate(zip(styles, cells)):
+            numbers = cell[name]
             spread = np.linspace(x - 0.25, x + 0.25, len(numbers["all"]))
             axis.plot(spread, numbers["all"], ".", color=style["color"], alpha=0.4, markersize=3)
-            low, high = numbers["interval"]
-            bar = [[numbers["mean"] - low], [high - numbers["mean"]]]
+            ends = numbers["interval"]
+            bar = ends and [[numbers["mean"] - ends[0]], [ends[1] - numbers["mean"]]]
             axis.errorbar(x, numbers["mean"], bar, **style | dict(color="black", zorder=3, capsize=4, label=None))
-        labels = [f"{cell['run'].split('__', 1)[-1]}\n{cell['iteration']}" for cell in cells]
-        axis.set_xticks(range(len(cells)), labels, rotation=0 if len(cells) == 1 else 30, fontsize=7)
+        labels = [textwrap.fill(style["label"], 20, break_on_hyphens=False) for style in styles]
+        labels = [f"{label}\n{cell['run'].split('__')[-1]}, {cell['iteration']}" for label, cell in zip(labels, cells)]
+        axis.set_xticks(range(len(cells)), labels, rotation=0 if len(cells) == 1 else 90, fontsize=7)
         axis.set_ylim(bottom=min(0, axis.get_ylim()[0]))
     axes[0, 0].set_ylabel("episode return")
     axes[0, 1].set_ylabel("episode length (steps)")
@@ -179,19 +184,31 @@ def main(argv: list[str] | None = None) -> None:
         stop(f"--video {args.video}: must end in .gif or .mp4")
     if args.video and args.video.suffix == ".mp4" and not shutil.which("ffmpeg"):
         stop(f"--video {args.video}: needs ffmpeg, which is not installed; .gif does not")
+    if args.video:
+        try:
+            args.video.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            stop(f"--video {args.video}: {error.strerror}")
+        if args.video.is_dir():
+            stop(f"--video {args.video}: is a folder")
     opened = open_runs(args.runs, args.script)
-    sources = [x for run in opened for x in (choose(run, args.checkpoints) if args.checkpoints else run[-1:])]
+    runs = [choose(run, args.checkpoints) if args.checkpoints else run[-1:] for run in opened]
+    sources, looks = sum(runs, []), run_styles(args.runs, args.labels)
+    styles = [style for style, run in zip(looks, runs) for _ in run]
+    limit = checkpoint_state(sources[0])[2].envs[0].env.spec.max_episode_steps
     path = output_folder(args.out, args.runs) / "evaluate.json"
     work = []
     for source in sources:
         identity = identify(source, args.seed) | dict(episodes=args.episodes, deterministic=args.deterministic)
         work.append((partial(measure_episodes, args), source, [identity], args.episodes))
-    limit = checkpoint_state(sources[0])[2].envs[0].env.spec.max_episode_steps
     cells = measure_missing(path, args.jobs, work, f"episodes of up to {limit:,} steps" if limit else "episodes")
     for cell in cells:
-        ends = {name: "{:.1f} [{:.1f}, {:.1f}]".format(cell[name]["mean"], *cell[name]["interval"]) for name in NAMES}
-        print(f"{cell['run']}, iteration {cell['iteration']}: return {ends['returns']}, length {ends['lengths']}")
-    draw_episodes(cells, path)
+        texts = []
+        for name in NAMES:
+            ends = cell[name]["interval"]
+            texts.append(f"{cell[name]['mean']:.1f}" + (f" [{ends[0]:.1f}, {ends[1]:.1f}]" if ends else ""))
+        print("{}, iteration {}: return {}, length {}".format(cell["run"], cell["iteration"], *texts))
+    draw_episodes(styles, cells, path)
     if args.video:
         film(args, sources[-1])
 
@@ -206,6 +223,7 @@ HELPERS = """
     Args make_actors load_checkpoint restore planned_steps call flat_parameters with_parameters log_prob
     kl_divergence policy_change
 """.split()
+NOT_OF_THE_SETTING = "env_id seed runs_dir run_name overwrite checkpoint_every".split()
 COLOURS = {
     **dict(ppo="#0072b2", ppo_m="#d55e00", ppo_noclip="#56b4e9", trpo="#009e73", trpo_plus="#e69f00"),
     **dict(reinforce="#999999", a2c="#cc79a7", vmpo="#000000"),
@@ -217,6 +235,12 @@ def stop(message: str, status: int = 2) -> NoReturn:
     """Ends the program with one line on standard error; status 2: bad input, 1: training failed, 130: interrupted."""
     print(f"{Path(__file__).name}: {message}", file=sys.stderr)
     raise SystemExit(status)
+
+
+@functools.cache
+def note(message: str) -> None:
+    """Says something once."""
+    print(f"{Path(__file__).name}: note: {message}", file=sys.stderr)
 
 
 def digest(path: Path) -> str:
@@ -232,7 +256,7 @@ def check_options(args: Any) -> None:
         if not numbers and name not in may_be_empty:
             stop(f"{option}: give one or more")
         for x in numbers:
-            if isinstance(x, int) and not isinstance(x, bool) and x < (name not in may_be_zero):
+            if isinstance(x, int) and not isinstance(x, bool) and x < (0 if name in may_be_zero else 1):
                 stop(f"{option}: must {'not be negative' if name in may_be_zero else 'be greater than 0'}")
 
 
@@ -242,7 +266,7 @@ def load_script(path: Path) -> ModuleType:
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, path)
         if spec is None or not path.is_file():
-            stop(f"{path}: no such script; name the one that made the run with --script")
+            stop(f"{path}: no such Python script; name the one that made the run with --script")
         script = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look for it there
         try:
             spec.loader.exec_module(script)
@@ -260,18 +284,23 @@ def open_runs(folders: tuple[Path, ...], script: Path | None, needs_critic: bool
     for folder in folders:
         if not (folder / "config.json").is_file():
             stop(f"{folder}: {'no config.json, so not a run' if folder.is_dir() else 'no such run'}")
-        config = json.loads((folder / "config.json").read_text())
-        path = script or Path(__file__).parent.parent / "algos" / f"{config['algo']}.py"
+        try:
+            config = json.loads((folder / "config.json").read_text())
+            algo, made_by, env_id = config["algo"], config["script"][:12], config["args"]["env_id"]
+        except (ValueError, KeyError, TypeError):
+            stop(f"{folder}: its config.json is damaged")
+        path = script or Path(__file__).parent.parent / "algos" / f"{algo}.py"
         load_script(path)
-        if digest(path) != config["script"][:12]:
-            print(f"note: {path} is not, or no longer, the script that made {folder}", file=sys.stderr)
-        iterations = sorted(int(x.stem.split("_")[1]) for x in folder.glob("checkpoints/iter_*.pt"))
+        if digest(path) != made_by:
+            note(f"{path} is not, or no longer, the script that made {folder}")
+        names = [x.stem.removeprefix("iter_") for x in folder.glob("checkpoints/iter_*.pt")]
+        iterations = sorted(int(name) for name in names if name.isdecimal())
         if not iterations:
             stop(f"{folder}: no checkpoints")
         runs.append([Source(path, folder, iteration) for iteration in iterations])
-        env_ids[config["args"]["env_id"]] = folder
+        env_ids[env_id] = folder
         if needs_critic and not hasattr(checkpoint_state(runs[-1][0])[2], "value"):
-            stop(f"{folder}: {config['algo']} has no value network to measure")
+            stop(f"{folder}: {algo} has no value network to measure")
     if len(env_ids) > 1:
         stop(f"runs of different environments: {' and '.join(env_ids)}; draw each by itself")
     return runs
@@ -286,6 +315,56 @@ def output_folder(out: Path | None, folders: tuple[Path, ...]) -> Path:
     except OSError as error:
         stop(f"--out {out}: {error.strerror}")
     return out
+
+
+def setting(config: dict[str, Any]) -> dict[str, Any]:
+    """What makes the setting of a run, of its config.json: the algorithm and the arguments."""
+    return dict(algo=config["algo"]) | {name: x for name, x in config["args"].items() if name not in NOT_OF_THE_SETTING}
+
+
+def flag(name: str, value: Any) -> str:
+    """An argument as run folders spell it: no-value-clip, policy-lr=0.0003, policy-hidden=64x64."""
+    text = "x".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    name = name.replace("_", "-")
+    return {"True": name, "False": f"no-{name}"}.get(text, f"{name}={text}")
+
+
+def default_flags(algo: str) -> set[str]:
+    """The defaults of algos/<algo>.py, read without running it; none where it cannot be read."""
+    try:
+        source = (Path(__file__).parent.parent / "algos" / f"{algo}.py").read_text()
+        [args] = [x for x in ast.parse(source).body if isinstance(x, ast.ClassDef) and x.name == "Args"]
+        return {flag(x.target.id, ast.literal_eval(x.value)) for x in args.body if isinstance(x, ast.AnnAssign)}
+    except (OSError, SyntaxError, ValueError):
+        return set()
+
+
+def differing(settings: list[dict[str, Any]]) -> list[str]:
+    """Names of the arguments that are not the same in all the settings."""
+    names = dict.fromkeys(name for x in settings for name in x)
+    return [name for name in names if any(x.get(name) != settings[0].get(name) for x in settings)]
+
+
+def label_runs(settings: dict[Path, dict[str, Any]], labels: tuple[str, ...]) -> dict[Path, str]:
+    """The label of each run folder's setting: a given one, or the algorithm and the flags that tell it from the
+    algorithm's other settings here, as far as they are not the script's defaults."""
+    found, given = {}, {}
+    for algo in {x["algo"] for x in settings.values()}:
+        alike, defaults = {folder: x for folder, x in settings.items() if x["algo"] == algo}, default_flags(algo)
+        names = differing(list(alike.values()))
+        for folder, x in alike.items():
+            flags = [flag(name, x.get(name)) for name in names]
+            found[folder] = " ".join([algo, *(text for text in flags if text not in defaults)])
+    for text in labels:
+        label, _, spelled = text.partition("=")
+        algo, *flags = spelled.split() or stop(f'--labels {text}: write LABEL=ALGO or "LABEL=ALGO FLAG ..."')
+        flags.append(flag("algo", algo))
+        named = [folder for folder, x in settings.items() if {flag(*y) for y in x.items()}.issuperset(flags)]
+        for folder in named or stop(f"--labels {text}: no run is {spelled}"):
+            if folder in given:
+                stop(f"--labels: {folder} is both {given[folder]} and {label}; add flags that tell them apart")
+            given[folder] = label
+    return found | given
 
 
 def can_step(source: Source) -> bool:
@@ -316,12 +395,13 @@ def checkpoint_state(source: Source) -> tuple[ModuleType, Any, SimpleNamespace]:
     checkpoint = script.load_checkpoint(source.path)
     try:
         args = script.Args(**checkpoint["args"])
-    except TypeError as error:
-        stop(f"{source.script} does not fit {source.run}: {error}")
-    if hasattr(args, "compile"):
-        args = replace(args, compile=False)  # an update or two do not repay it
-    state = script.initial_state(args, script.make_actors(args))
-    script.restore(state, checkpoint)
+        if hasattr(args, "compile"):
+            args = replace(args, compile=False)  # an update or two do not repay it
+        state = script.initial_state(args, script.make_actors(args))
+        script.restore(state, checkpoint)
+    except (TypeError, KeyError, RuntimeError) as error:
+        text = " ".join(str(error).split())
+        stop(f"{source.script} does not fit {source.run}: {type(error).__name__}: {text}")
     if state.iteration == 0:
         script.rollout(args, state)
     return script, args, state
@@ -396,33 +476,53 @@ def sampler(jobs: int, total: int, unit: str) -> Iterator[Callable]:
             executor.shutdown(wait=False, cancel_futures=True)
             for worker in multiprocessing.active_children():
                 worker.terminate()
-            if isinstance(error, KeyboardInterrupt):
-                stop("interrupted; the same command goes on from what is measured", 130)
             if isinstance(error, BrokenProcessPool):
                 stop("a worker died, of memory perhaps; the same command goes on from what is measured", 1)
             raise
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Keeps other processes from writing the file meanwhile."""
+    lock = path.with_suffix(".lock")
+    with open(lock, "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            stop(f"{path} is in use by another process ({error.strerror})")
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
 
 
 def measure_missing(path: Path, jobs: int, work: list[tuple], unit: str = "environment steps") -> list[dict[str, Any]]:
     """The cells of the work, a list of (measure, source, list of a cell's settings, environment steps of each): what
     the file at the path holds of them from an earlier call; for the rest measure(source, sample, missing settings)
     yields the numbers of one after another, and each cell is added to the file at once."""
-    try:
-        cells = json.loads(path.read_text()) if path.exists() else []
-    except ValueError:
-        stop(f"{path} is damaged; move it away")
 
     def find(settings: dict[str, Any]) -> dict[str, Any] | None:
         return next((cell for cell in cells if cell.items() >= settings.items()), None)
 
-    todo = [(measure, source, [x for x in settings if not find(x)], cost) for measure, source, settings, cost in work]
-    if total := sum(len(missing) * cost for _, _, missing, cost in todo):
-        with sampler(jobs, total, unit) as sample:
-            for measure, source, missing, _ in todo:
-                for settings, numbers in zip(missing, measure(source, sample, missing)):
-                    cells.append(settings | numbers)
-                    path.with_suffix(".tmp").write_text("[\n" + ",\n".join(map(json.dumps, cells)) + "\n]\n")
-                    path.with_suffix(".tmp").replace(path)
+    with locked(path):
+        try:
+            cells = json.loads(path.read_text()) if path.exists() else []
+        except (OSError, ValueError):
+            cells = None
+        if not isinstance(cells, list) or not all(isinstance(cell, dict) for cell in cells):
+            stop(f"{path} is damaged; move it away")
+        todo, planned = [], []
+        for measure, source, settings, cost in work:
+            missing = [x for x in settings if not find(x) and x not in planned]
+            todo.append((measure, source, missing, cost))
+            planned += missing
+        if total := sum(len(missing) * cost for _, _, missing, cost in todo):
+            with sampler(jobs, total, unit) as sample:
+                for measure, source, missing, _ in todo:
+                    for settings, numbers in zip(missing, measure(source, sample, missing)):
+                        cells.append(settings | numbers)
+                        path.with_suffix(".tmp").write_text("[\n" + ",\n".join(map(json.dumps, cells)) + "\n]\n")
+                        path.with_suffix(".tmp").replace(path)
     return [find(x) for _, _, settings, _ in work for x in settings]
 
 
@@ -433,8 +533,10 @@ def identify(source: Source, seed: int) -> dict[str, Any]:
     return dict(run=source.run.name, algo=algo, iteration=source.iteration, seed=seed) | hashes
 
 
-def interval(x: np.ndarray, resamples: int = 500) -> list[float]:
-    """95 % bootstrap interval of the mean of x [n]."""
+def interval(x: np.ndarray, resamples: int = 500) -> list[float] | None:
+    """95 % bootstrap interval of the mean of x [n]; of one item there is none."""
+    if len(x) < 2:
+        return None
     means = np.random.default_rng(0).choice(x, (resamples, len(x))).mean(1)
     return np.percentile(means, [2.5, 97.5]).tolist()
 
@@ -449,6 +551,25 @@ def look(algo: str) -> dict[str, Any]:
     """How an algorithm's lines are drawn."""
     style = dict(color=COLOURS.get(algo, "#8c564b"), marker=MARKERS.get(algo, "."), label=algo)
     return style | dict(markersize=3.5, linewidth=1.2)
+
+
+def line_styles(algo_of: dict[str, str]) -> dict[str, dict[str, Any]]:
+    """How each label is drawn: as the algorithm that it spells (PPO-M is ppo_m), else as its own if that is not taken,
+    else in the next colour that is not; dashed when all are."""
+    spelled = {label: label.lower().replace("+", "_plus").replace("-", "_") for label in algo_of}
+    looks, found = [(name, line) for line in ("-", "--", ":", "-.") for name in COLOURS], {}
+    for label in sorted(algo_of, key=lambda x: spelled[x] not in COLOURS):
+        wanted = [(spelled[label], "-"), (algo_of[label], "-"), *looks]
+        found[label] = next((x for x in wanted if x in looks and x not in found.values()), looks[0])
+    return {label: look(found[label][0]) | dict(linestyle=found[label][1], label=label) for label in algo_of}
+
+
+def run_styles(folders: tuple[Path, ...], labels: tuple[str, ...]) -> list[dict[str, Any]]:
+    """How the lines of each run are drawn: alike where the setting is the same."""
+    settings = {folder: setting(json.loads((folder / "config.json").read_text())) for folder in folders}
+    label_of = label_runs(settings, labels)
+    styles = line_styles({label_of[folder]: x["algo"] for folder, x in settings.items()})
+    return [styles[label_of[folder]] for folder in folders]
 
 
 def save_figure(figure: Figure, path: Path) -> None:
@@ -472,4 +593,7 @@ def save_figure(figure: Figure, path: Path) -> None:
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does
     sys.path.append(os.getcwd())  # where an environment my_module:MyEnv-v0 and a script of one's own look for modules
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        stop("interrupted; the same command goes on from what is measured", 130)

@@ -178,11 +178,13 @@ def bootstrap(statistic: Callable, *samples: np.ndarray) -> dict[str, Any]:
 
 
 def reward_curve(runs: list[Run]) -> dict[str, list]:
-    """Rewards averaged over 11 iterations and over the runs, at 100 places that all the runs have reached."""
+    """Rewards averaged over 11 iterations and over the runs, at 100 places that all the runs have reached, and the ends
+    of their intervals where there are two runs or more."""
     x = np.linspace(max(run.steps[0] for run in runs), min(run.steps[-1] for run in runs), 100)
     smooth = [np.convolve(np.pad(run.rewards, 5, "edge"), np.ones(11) / 11, "valid") for run in runs]
     rewards = np.transpose([np.interp(x, run.steps, y) for run, y in zip(runs, smooth)])
-    lines = [x, rewards.mean(1), *np.transpose([interval(y, RESAMPLES) for y in rewards])]
+    ends = np.transpose([interval(y, RESAMPLES) for y in rewards]) if len(runs) > 1 else []
+    lines = [x, rewards.mean(1), *ends]
     return {name: [float(f"{x:.6g}") for x in y] for name, y in zip(("steps", "mean", "low", "high"), lines)}
 
 
@@ -348,7 +350,7 @@ def draw_curves(settings: list[dict[str, Any]], path: Path) -> None:
         axis, curve = axes[0, env_ids.index(cell["env_id"])], cell["curve"]
         x, style = np.array(curve["steps"]) / 1e6, styles[cell["label"]]
         axis.plot(x, curve["mean"], **style, markevery=10)
-        if len(styles) <= len(COLOURS):
+        if len(styles) <= len(COLOURS) and "low" in curve:
             axis.fill_between(x, curve["low"], curve["high"], color=style["color"], alpha=0.2, linewidth=0)
     for axis, env_id in zip(axes[0], env_ids):
         axis.set(title=env_id, xlabel="steps (millions)")
@@ -385,10 +387,11 @@ def draw_paired(cells: list[dict[str, Any]], path: Path) -> None:
     heights = [2 + len(x) for x in names.values()]
     size = 0.9 + 3.3 * len(env_ids), 0.5 + 0.3 * sum(heights)
     figure, axes = new_figure(len(algos), len(env_ids), size, sharey="row", height_ratios=heights)
-    looks = dict(on=("with the others on", "ppo", -0.15), off=("with the others off", "trpo_plus", 0.15))
+    looks = {"on": ("with the others on", "ppo", -0.15), "off": ("with the others off", "trpo_plus", 0.15)}
+    looks[""] = "_", "vmpo", 0  # all together
     for x in cells:
         axis = axes[algos.index(x["algo"]), env_ids.index(x["env_id"])]
-        label, like, shift = looks.get(others(x), ("_", "vmpo", 0))
+        label, like, shift = looks.get(others(x), ("with some of the others on", "reinforce", 0))
         style = look(like) | dict(label=label, linestyle="none")
         y, value, ends = names[x["algo"]].index(switch(x)) + shift, x["mean"]["value"], x["mean"]["interval"]
         axis.plot(x["differences"], [y] * len(x["seeds"]), "|", color=style["color"], alpha=0.6, markersize=8)
@@ -525,8 +528,10 @@ def label_runs(settings: dict[Path, dict[str, Any]], labels: tuple[str, ...]) ->
     return found | given
 
 
-def interval(x: np.ndarray, resamples: int = 500) -> list[float]:
-    """95 % bootstrap interval of the mean of x [n]."""
+def interval(x: np.ndarray, resamples: int = 500) -> list[float] | None:
+    """95 % bootstrap interval of the mean of x [n]; of one item there is none."""
+    if len(x) < 2:
+        return None
     means = np.random.default_rng(0).choice(x, (resamples, len(x))).mean(1)
     return np.percentile(means, [2.5, 97.5]).tolist()
 

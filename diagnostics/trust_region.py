@@ -7,12 +7,14 @@ training took, beside its rewards.
 "Implementation Matters in Deep Policy Gradients" (IM) Fig. 2 to 4; "Are Deep Policy Gradient Algorithms Truly Policy
 Gradient Algorithms?" (TPG) Fig. 9, 28, 29. From every checkpoint that has a step, training takes the next iteration as
 it took it then: the same batch, the same step. It is measured on that batch and on held-out segments: from resets, by
-the policy and with the frozen statistics of the checkpoint. Dotted: 1 + eps of a clipped ratio, and the KL that TRPO
-allows.
+the policy and with the frozen statistics of the checkpoint. The reward held out is that of complete episodes, played
+from as many pairs again, since those that end inside a segment are the shorter ones. Dotted: 1 + eps of a clipped
+ratio, and the KL that TRPO allows.
 """
 
 import ast
 import contextlib
+import fcntl
 import functools
 import hashlib
 import importlib.util
@@ -29,15 +31,18 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Annotated, Any, NamedTuple, NoReturn
 
+import gymnasium as gym
 import numpy as np
 import torch
 import tyro
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
+from torch import Tensor
 from tqdm import tqdm
 
 # Arguments -----------------------------------------------------------------------------------------------------------
@@ -53,7 +58,7 @@ class Args:
     checkpoints: tuple[int, ...] = ()
     """iterations; default: every checkpoint that has a step"""
     heldout_pairs: int = 20_480
-    """fresh state-action pairs at each checkpoint"""
+    """fresh state-action pairs at each checkpoint, and as many again for the reward"""
     script: Path | None = None
     """algorithm script; default: the one in algos/ that the run names"""
     out: Path | None = None
@@ -85,6 +90,9 @@ def measure_step(args: Args, source: Source, sample: Callable, _: Any) -> Iterat
     here = [(source, None, settings.num_envs, settings.num_steps)]
     [(before, after, _, experience, batch)] = sample(next_iteration, here, here=True)
     heldout = collect(source, (args.seed, source.iteration, 0), args.heldout_pairs, sample)
+    sizes, parameters = groups(args.heldout_pairs, settings.num_steps), script.flat_parameters(state.policy)
+    tasks = [(source, (args.seed, source.iteration, 1, i), *size, parameters) for i, size in enumerate(sizes)]
+    heldout["episodes"] = sum(sample(play, tasks), [])
     data = dict(train=(experience, batch), heldout=(heldout, script.advantages(settings, state, heldout)))
     numbers = {}
     for where, (rollout, pairs) in data.items():
@@ -117,7 +125,8 @@ def draw_trust_regions(styles: list[dict[str, Any]], runs: list[list[dict[str, A
             for axis, name in zip(row, PANELS):
                 axis.plot(x, [np.nan if (y := cell[where][name]) is None else y for cell in cells], **style)
                 if allowed := [cell[f"{name}_allowed"] for cell in cells if f"{name}_allowed" in cell]:
-                    axis.plot(x, allowed, color=style["color"], linestyle=":")
+                    colour = "black" if name == "max_ratio" else style["color"]  # 1 + eps is that of several scripts
+                    axis.plot(x, allowed, color=colour, linestyle=":")
             kls = [[cell[where][name] for cell in cells] for name in ("mean_kl", "max_kl")]
             row[3].plot(*kls, **style | dict(linestyle="none"))
         for axis, text in zip(row, [*PANELS.values(), "largest KL (nats)"]):
@@ -146,7 +155,7 @@ def main(argv: list[str] | None = None) -> None:
     work = []
     for source in sum(runs, []):
         settings = checkpoint_state(source)[1]
-        cost = settings.num_envs * settings.num_steps + args.heldout_pairs
+        cost = settings.num_envs * settings.num_steps + 2 * args.heldout_pairs
         identity = identify(source, args.seed) | dict(heldout_pairs=args.heldout_pairs)
         work.append((partial(measure_step, args), source, [identity], cost))
     cells = iter(measure_missing(path, args.jobs, work))
@@ -177,6 +186,12 @@ def stop(message: str, status: int = 2) -> NoReturn:
     raise SystemExit(status)
 
 
+@functools.cache
+def note(message: str) -> None:
+    """Says something once."""
+    print(f"{Path(__file__).name}: note: {message}", file=sys.stderr)
+
+
 def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
 
@@ -190,7 +205,7 @@ def check_options(args: Any) -> None:
         if not numbers and name not in may_be_empty:
             stop(f"{option}: give one or more")
         for x in numbers:
-            if isinstance(x, int) and not isinstance(x, bool) and x < (name not in may_be_zero):
+            if isinstance(x, int) and not isinstance(x, bool) and x < (0 if name in may_be_zero else 1):
                 stop(f"{option}: must {'not be negative' if name in may_be_zero else 'be greater than 0'}")
 
 
@@ -200,7 +215,7 @@ def load_script(path: Path) -> ModuleType:
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, path)
         if spec is None or not path.is_file():
-            stop(f"{path}: no such script; name the one that made the run with --script")
+            stop(f"{path}: no such Python script; name the one that made the run with --script")
         script = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look for it there
         try:
             spec.loader.exec_module(script)
@@ -218,18 +233,23 @@ def open_runs(folders: tuple[Path, ...], script: Path | None, needs_critic: bool
     for folder in folders:
         if not (folder / "config.json").is_file():
             stop(f"{folder}: {'no config.json, so not a run' if folder.is_dir() else 'no such run'}")
-        config = json.loads((folder / "config.json").read_text())
-        path = script or Path(__file__).parent.parent / "algos" / f"{config['algo']}.py"
+        try:
+            config = json.loads((folder / "config.json").read_text())
+            algo, made_by, env_id = config["algo"], config["script"][:12], config["args"]["env_id"]
+        except (ValueError, KeyError, TypeError):
+            stop(f"{folder}: its config.json is damaged")
+        path = script or Path(__file__).parent.parent / "algos" / f"{algo}.py"
         load_script(path)
-        if digest(path) != config["script"][:12]:
-            print(f"note: {path} is not, or no longer, the script that made {folder}", file=sys.stderr)
-        iterations = sorted(int(x.stem.split("_")[1]) for x in folder.glob("checkpoints/iter_*.pt"))
+        if digest(path) != made_by:
+            note(f"{path} is not, or no longer, the script that made {folder}")
+        names = [x.stem.removeprefix("iter_") for x in folder.glob("checkpoints/iter_*.pt")]
+        iterations = sorted(int(name) for name in names if name.isdecimal())
         if not iterations:
             stop(f"{folder}: no checkpoints")
         runs.append([Source(path, folder, iteration) for iteration in iterations])
-        env_ids[config["args"]["env_id"]] = folder
+        env_ids[env_id] = folder
         if needs_critic and not hasattr(checkpoint_state(runs[-1][0])[2], "value"):
-            stop(f"{folder}: {config['algo']} has no value network to measure")
+            stop(f"{folder}: {algo} has no value network to measure")
     if len(env_ids) > 1:
         stop(f"runs of different environments: {' and '.join(env_ids)}; draw each by itself")
     return runs
@@ -333,12 +353,13 @@ def checkpoint_state(source: Source) -> tuple[ModuleType, Any, SimpleNamespace]:
     checkpoint = script.load_checkpoint(source.path)
     try:
         args = script.Args(**checkpoint["args"])
-    except TypeError as error:
-        stop(f"{source.script} does not fit {source.run}: {error}")
-    if hasattr(args, "compile"):
-        args = replace(args, compile=False)  # an update or two do not repay it
-    state = script.initial_state(args, script.make_actors(args))
-    script.restore(state, checkpoint)
+        if hasattr(args, "compile"):
+            args = replace(args, compile=False)  # an update or two do not repay it
+        state = script.initial_state(args, script.make_actors(args))
+        script.restore(state, checkpoint)
+    except (TypeError, KeyError, RuntimeError) as error:
+        text = " ".join(str(error).split())
+        stop(f"{source.script} does not fit {source.run}: {type(error).__name__}: {text}")
     if state.iteration == 0:
         script.rollout(args, state)
     return script, args, state
@@ -353,6 +374,8 @@ def next_iteration(source: Source, *_: Any) -> tuple:
         args = replace(args, compile=False)  # the same step, but for the last bits
     state = script.initial_state(args, script.make_actors(args))
     script.restore(state, checkpoint)
+    if state.iteration and any(actor.obs is None for actor in state.envs):
+        note(f"{args.env_id} is not a MuJoCo environment: new episodes begin, so its iterations are not what they were")
     experience = script.rollout(args, state)
     batch = script.advantages(args, state, experience)
     return state, *script.update(args, state, batch), experience, batch
@@ -380,6 +403,23 @@ def collect_group(source: Source, seed: tuple[int, ...], num_envs: int, num_step
     """Fresh segments of a checkpoint's policy, statistics frozen."""
     script, args, state = fresh_state(source, seed, num_envs, num_steps)
     return script.rollout(args, state, live=False)
+
+
+def play(source: Source, seed: tuple[int, ...], num_envs: int, num_steps: int, parameters: Tensor) -> list[tuple]:
+    """Return and length of complete episodes of the policy with the parameters [P], undiscounted and of raw rewards:
+    each actor takes num_steps and goes on to the end of its episode, so that long episodes count no less than short."""
+    script, args, state = fresh_state(source, seed, num_envs, num_steps)
+    state.policy = script.with_parameters(state.policy, parameters)
+    for actor in state.envs:  # a rollout's episodes do not say whose they were
+        actor.env = gym.wrappers.RecordEpisodeStatistics(actor.env, buffer_length=num_steps + 32)
+    script.rollout(args, state, live=False)
+    counts = {id(actor): len(actor.env.return_queue) + (actor.episode_length > 0) for actor in state.envs}
+    actors = state.envs
+    while unfinished := [x for x in actors if len(x.env.return_queue) < counts[id(x)]]:
+        state.envs = unfinished
+        script.rollout(replace(args, num_envs=len(unfinished), num_steps=32), state, live=False)
+    queues = [zip(x.env.return_queue, x.env.length_queue) for x in actors]
+    return [(float(a), int(b)) for x, queue in zip(actors, queues) for a, b in islice(queue, counts[id(x)])]
 
 
 def collect(source: Source, seed: tuple[int, ...], pairs: int, sample: Callable) -> dict[str, Any]:
@@ -435,33 +475,53 @@ def sampler(jobs: int, total: int, unit: str) -> Iterator[Callable]:
             executor.shutdown(wait=False, cancel_futures=True)
             for worker in multiprocessing.active_children():
                 worker.terminate()
-            if isinstance(error, KeyboardInterrupt):
-                stop("interrupted; the same command goes on from what is measured", 130)
             if isinstance(error, BrokenProcessPool):
                 stop("a worker died, of memory perhaps; the same command goes on from what is measured", 1)
             raise
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Keeps other processes from writing the file meanwhile."""
+    lock = path.with_suffix(".lock")
+    with open(lock, "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            stop(f"{path} is in use by another process ({error.strerror})")
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
 
 
 def measure_missing(path: Path, jobs: int, work: list[tuple], unit: str = "environment steps") -> list[dict[str, Any]]:
     """The cells of the work, a list of (measure, source, list of a cell's settings, environment steps of each): what
     the file at the path holds of them from an earlier call; for the rest measure(source, sample, missing settings)
     yields the numbers of one after another, and each cell is added to the file at once."""
-    try:
-        cells = json.loads(path.read_text()) if path.exists() else []
-    except ValueError:
-        stop(f"{path} is damaged; move it away")
 
     def find(settings: dict[str, Any]) -> dict[str, Any] | None:
         return next((cell for cell in cells if cell.items() >= settings.items()), None)
 
-    todo = [(measure, source, [x for x in settings if not find(x)], cost) for measure, source, settings, cost in work]
-    if total := sum(len(missing) * cost for _, _, missing, cost in todo):
-        with sampler(jobs, total, unit) as sample:
-            for measure, source, missing, _ in todo:
-                for settings, numbers in zip(missing, measure(source, sample, missing)):
-                    cells.append(settings | numbers)
-                    path.with_suffix(".tmp").write_text("[\n" + ",\n".join(map(json.dumps, cells)) + "\n]\n")
-                    path.with_suffix(".tmp").replace(path)
+    with locked(path):
+        try:
+            cells = json.loads(path.read_text()) if path.exists() else []
+        except (OSError, ValueError):
+            cells = None
+        if not isinstance(cells, list) or not all(isinstance(cell, dict) for cell in cells):
+            stop(f"{path} is damaged; move it away")
+        todo, planned = [], []
+        for measure, source, settings, cost in work:
+            missing = [x for x in settings if not find(x) and x not in planned]
+            todo.append((measure, source, missing, cost))
+            planned += missing
+        if total := sum(len(missing) * cost for _, _, missing, cost in todo):
+            with sampler(jobs, total, unit) as sample:
+                for measure, source, missing, _ in todo:
+                    for settings, numbers in zip(missing, measure(source, sample, missing)):
+                        cells.append(settings | numbers)
+                        path.with_suffix(".tmp").write_text("[\n" + ",\n".join(map(json.dumps, cells)) + "\n]\n")
+                        path.with_suffix(".tmp").replace(path)
     return [find(x) for _, _, settings, _ in work for x in settings]
 
 
@@ -524,4 +584,7 @@ def save_figure(figure: Figure, path: Path) -> None:
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does
     sys.path.append(os.getcwd())  # where an environment my_module:MyEnv-v0 and a script of one's own look for modules
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        stop("interrupted; the same command goes on from what is measured", 130)

@@ -14,6 +14,7 @@ of the mean |target| are left out of the mean (the numbers give their share), bu
 
 import ast
 import contextlib
+import fcntl
 import functools
 import hashlib
 import importlib.util
@@ -90,10 +91,11 @@ def relative_errors(values: Tensor, targets: Tensor, data: dict[str, Any]) -> di
     starts = np.append(0, np.flatnonzero(data["terminations"] | data["truncations"])[:-1] + 1)
     sums = np.add.reduceat(np.stack([errors * kept, kept], axis=1), starts)  # of each episode, or what there is of it
     drawn = sums[np.random.default_rng(0).integers(len(sums), size=(500, len(sums)))].sum(1)
-    low, high = np.percentile(drawn[:, 0] / drawn[:, 1].clip(1), [2.5, 97.5])
+    ends = np.percentile(drawn[:, 0] / drawn[:, 1].clip(1), [2.5, 97.5]).tolist() if len(starts) > 1 else None
     numbers = dict(mean=errors[kept].mean(), median=np.median(errors[~data["terminations"]]))
-    numbers |= dict(near_zero=1 - kept.sum() / (~data["terminations"]).sum(), interval=np.array([low, high]))
-    return {name: x.tolist() for name, x in numbers.items()} | dict(pairs=len(errors), episodes=len(starts))
+    numbers |= dict(near_zero=1 - kept.sum() / (~data["terminations"]).sum())
+    numbers = {name: x.item() for name, x in numbers.items()}
+    return numbers | dict(interval=ends, pairs=len(errors), episodes=len(starts))
 
 
 def measure_values(args: Args, source: Source, sample: Callable, _: Any) -> Iterator[dict[str, Any]]:
@@ -179,6 +181,12 @@ def stop(message: str, status: int = 2) -> NoReturn:
     raise SystemExit(status)
 
 
+@functools.cache
+def note(message: str) -> None:
+    """Says something once."""
+    print(f"{Path(__file__).name}: note: {message}", file=sys.stderr)
+
+
 def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
 
@@ -192,7 +200,7 @@ def check_options(args: Any) -> None:
         if not numbers and name not in may_be_empty:
             stop(f"{option}: give one or more")
         for x in numbers:
-            if isinstance(x, int) and not isinstance(x, bool) and x < (name not in may_be_zero):
+            if isinstance(x, int) and not isinstance(x, bool) and x < (0 if name in may_be_zero else 1):
                 stop(f"{option}: must {'not be negative' if name in may_be_zero else 'be greater than 0'}")
 
 
@@ -202,7 +210,7 @@ def load_script(path: Path) -> ModuleType:
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, path)
         if spec is None or not path.is_file():
-            stop(f"{path}: no such script; name the one that made the run with --script")
+            stop(f"{path}: no such Python script; name the one that made the run with --script")
         script = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look for it there
         try:
             spec.loader.exec_module(script)
@@ -220,18 +228,23 @@ def open_runs(folders: tuple[Path, ...], script: Path | None, needs_critic: bool
     for folder in folders:
         if not (folder / "config.json").is_file():
             stop(f"{folder}: {'no config.json, so not a run' if folder.is_dir() else 'no such run'}")
-        config = json.loads((folder / "config.json").read_text())
-        path = script or Path(__file__).parent.parent / "algos" / f"{config['algo']}.py"
+        try:
+            config = json.loads((folder / "config.json").read_text())
+            algo, made_by, env_id = config["algo"], config["script"][:12], config["args"]["env_id"]
+        except (ValueError, KeyError, TypeError):
+            stop(f"{folder}: its config.json is damaged")
+        path = script or Path(__file__).parent.parent / "algos" / f"{algo}.py"
         load_script(path)
-        if digest(path) != config["script"][:12]:
-            print(f"note: {path} is not, or no longer, the script that made {folder}", file=sys.stderr)
-        iterations = sorted(int(x.stem.split("_")[1]) for x in folder.glob("checkpoints/iter_*.pt"))
+        if digest(path) != made_by:
+            note(f"{path} is not, or no longer, the script that made {folder}")
+        names = [x.stem.removeprefix("iter_") for x in folder.glob("checkpoints/iter_*.pt")]
+        iterations = sorted(int(name) for name in names if name.isdecimal())
         if not iterations:
             stop(f"{folder}: no checkpoints")
         runs.append([Source(path, folder, iteration) for iteration in iterations])
-        env_ids[config["args"]["env_id"]] = folder
+        env_ids[env_id] = folder
         if needs_critic and not hasattr(checkpoint_state(runs[-1][0])[2], "value"):
-            stop(f"{folder}: {config['algo']} has no value network to measure")
+            stop(f"{folder}: {algo} has no value network to measure")
     if len(env_ids) > 1:
         stop(f"runs of different environments: {' and '.join(env_ids)}; draw each by itself")
     return runs
@@ -335,12 +348,13 @@ def checkpoint_state(source: Source) -> tuple[ModuleType, Any, SimpleNamespace]:
     checkpoint = script.load_checkpoint(source.path)
     try:
         args = script.Args(**checkpoint["args"])
-    except TypeError as error:
-        stop(f"{source.script} does not fit {source.run}: {error}")
-    if hasattr(args, "compile"):
-        args = replace(args, compile=False)  # an update or two do not repay it
-    state = script.initial_state(args, script.make_actors(args))
-    script.restore(state, checkpoint)
+        if hasattr(args, "compile"):
+            args = replace(args, compile=False)  # an update or two do not repay it
+        state = script.initial_state(args, script.make_actors(args))
+        script.restore(state, checkpoint)
+    except (TypeError, KeyError, RuntimeError) as error:
+        text = " ".join(str(error).split())
+        stop(f"{source.script} does not fit {source.run}: {type(error).__name__}: {text}")
     if state.iteration == 0:
         script.rollout(args, state)
     return script, args, state
@@ -355,6 +369,8 @@ def next_iteration(source: Source, *_: Any) -> tuple:
         args = replace(args, compile=False)  # the same step, but for the last bits
     state = script.initial_state(args, script.make_actors(args))
     script.restore(state, checkpoint)
+    if state.iteration and any(actor.obs is None for actor in state.envs):
+        note(f"{args.env_id} is not a MuJoCo environment: new episodes begin, so its iterations are not what they were")
     experience = script.rollout(args, state)
     batch = script.advantages(args, state, experience)
     return state, *script.update(args, state, batch), experience, batch
@@ -437,33 +453,53 @@ def sampler(jobs: int, total: int, unit: str) -> Iterator[Callable]:
             executor.shutdown(wait=False, cancel_futures=True)
             for worker in multiprocessing.active_children():
                 worker.terminate()
-            if isinstance(error, KeyboardInterrupt):
-                stop("interrupted; the same command goes on from what is measured", 130)
             if isinstance(error, BrokenProcessPool):
                 stop("a worker died, of memory perhaps; the same command goes on from what is measured", 1)
             raise
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Keeps other processes from writing the file meanwhile."""
+    lock = path.with_suffix(".lock")
+    with open(lock, "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            stop(f"{path} is in use by another process ({error.strerror})")
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
 
 
 def measure_missing(path: Path, jobs: int, work: list[tuple], unit: str = "environment steps") -> list[dict[str, Any]]:
     """The cells of the work, a list of (measure, source, list of a cell's settings, environment steps of each): what
     the file at the path holds of them from an earlier call; for the rest measure(source, sample, missing settings)
     yields the numbers of one after another, and each cell is added to the file at once."""
-    try:
-        cells = json.loads(path.read_text()) if path.exists() else []
-    except ValueError:
-        stop(f"{path} is damaged; move it away")
 
     def find(settings: dict[str, Any]) -> dict[str, Any] | None:
         return next((cell for cell in cells if cell.items() >= settings.items()), None)
 
-    todo = [(measure, source, [x for x in settings if not find(x)], cost) for measure, source, settings, cost in work]
-    if total := sum(len(missing) * cost for _, _, missing, cost in todo):
-        with sampler(jobs, total, unit) as sample:
-            for measure, source, missing, _ in todo:
-                for settings, numbers in zip(missing, measure(source, sample, missing)):
-                    cells.append(settings | numbers)
-                    path.with_suffix(".tmp").write_text("[\n" + ",\n".join(map(json.dumps, cells)) + "\n]\n")
-                    path.with_suffix(".tmp").replace(path)
+    with locked(path):
+        try:
+            cells = json.loads(path.read_text()) if path.exists() else []
+        except (OSError, ValueError):
+            cells = None
+        if not isinstance(cells, list) or not all(isinstance(cell, dict) for cell in cells):
+            stop(f"{path} is damaged; move it away")
+        todo, planned = [], []
+        for measure, source, settings, cost in work:
+            missing = [x for x in settings if not find(x) and x not in planned]
+            todo.append((measure, source, missing, cost))
+            planned += missing
+        if total := sum(len(missing) * cost for _, _, missing, cost in todo):
+            with sampler(jobs, total, unit) as sample:
+                for measure, source, missing, _ in todo:
+                    for settings, numbers in zip(missing, measure(source, sample, missing)):
+                        cells.append(settings | numbers)
+                        path.with_suffix(".tmp").write_text("[\n" + ",\n".join(map(json.dumps, cells)) + "\n]\n")
+                        path.with_suffix(".tmp").replace(path)
     return [find(x) for _, _, settings, _ in work for x in settings]
 
 
@@ -474,8 +510,10 @@ def identify(source: Source, seed: int) -> dict[str, Any]:
     return dict(run=source.run.name, algo=algo, iteration=source.iteration, seed=seed) | hashes
 
 
-def interval(x: np.ndarray, resamples: int = 500) -> list[float]:
-    """95 % bootstrap interval of the mean of x [n]."""
+def interval(x: np.ndarray, resamples: int = 500) -> list[float] | None:
+    """95 % bootstrap interval of the mean of x [n]; of one item there is none."""
+    if len(x) < 2:
+        return None
     means = np.random.default_rng(0).choice(x, (resamples, len(x))).mean(1)
     return np.percentile(means, [2.5, 97.5]).tolist()
 
@@ -514,7 +552,7 @@ def run_styles(folders: tuple[Path, ...], labels: tuple[str, ...]) -> list[dict[
 def draw_line(axis: Axes, x: list, points: list[dict[str, Any]], style: dict[str, Any]) -> None:
     """Means against x, their intervals shaded."""
     axis.plot(x, [point["mean"] for point in points], **style)
-    low, high = zip(*[point["interval"] for point in points])
+    low, high = zip(*[point["interval"] or (np.nan, np.nan) for point in points])
     axis.fill_between(x, low, high, color=style["color"], alpha=0.2, linewidth=0)
 
 
@@ -539,4 +577,7 @@ def save_figure(figure: Figure, path: Path) -> None:
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does
     sys.path.append(os.getcwd())  # where an environment my_module:MyEnv-v0 and a script of one's own look for modules
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        stop("interrupted; the same command goes on from what is measured", 130)

@@ -189,12 +189,20 @@ def test_line_search_takes_the_first_acceptable_fraction():
         assert fraction == expected and new.item() == expected
 
 
-def test_kl_schedule_moves_linearly():
+def test_kl_schedule_moves_linearly(monkeypatch):
     script, args, state = start("trpo_plus", max_kl=0.02, max_kl_final=0.08, num_steps=256, total_timesteps=3 * 256)
-    for expected in (0.02, 0.04, 0.06):
-        _, _, state, statistics = iterate(script, args, state)
-        if statistics["line_search_step"] == 1.0:
-            assert 0.3 * expected < statistics["mean_kl"] <= expected
+    line_search, bounds, lengths = script.line_search, [], []
+
+    def watched(surrogate, mean_kl, max_kl, start_at, step, *rest):
+        bounds.append(max_kl)
+        lengths.append(mean_kl(start_at + step).item())  # of the full step, to second order max_kl
+        return line_search(surrogate, mean_kl, max_kl, start_at, step, *rest)
+
+    monkeypatch.setattr(script, "line_search", watched)
+    for _ in range(3):
+        _, _, state, _ = iterate(script, args, state)
+    assert bounds == pytest.approx([0.02, 0.04, 0.06])
+    assert lengths[0] < lengths[1] < lengths[2]
 
 
 # V-MPO

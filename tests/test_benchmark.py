@@ -240,6 +240,7 @@ REFUSED = {
     "clipping --env-version v3": "must be v4",
     "clipping --launcher cloud": "must be local",
     "clipping --launcher slurm": "no Slurm on this machine",
+    "clipping --envs ''": "name one or more environments",
     "clipping --out /proc/no": "cannot write",
     "clipping": "no python",
     "clipping entropy": "one experiment at a time",
@@ -250,7 +251,7 @@ REFUSED = {
 def test_what_is_refused(runs):
     environment = only(runs / "bin", "bash", "mkdir", "env", "nproc")
     for arguments, text in REFUSED.items():
-        result = benchmark(*arguments.split(), env=environment)
+        result = benchmark(*shlex.split(arguments), env=environment)
         assert result.returncode == 2, arguments
         assert text in result.stderr, arguments
         assert result.stderr.startswith("benchmark.sh: ") and result.stderr.count("\n") == 1, arguments
@@ -361,6 +362,8 @@ def test_slurm_array_with_a_failing_and_a_requeued_task(cluster, here, monkeypat
     array, table = re.fullmatch(r"job (\d+): 4 runs\njob (\d+): the results,.*\n", result.stdout).groups()
     request.addfinalizer(lambda: slurm("scancel", array, table))
     assert "ArrayTaskThrottle=2 JobName=mine " in slurm("scontrol", "show", "job", "-o", array)
+    again = benchmark(*command, *"--out results --launcher slurm".split())
+    assert again.returncode == 2 and f"job {array} still trains" in again.stderr
 
     wait_until((requeued / "checkpoints" / "iter_000025.pt").exists, 120)
     subprocess.run(["scontrol", "requeue", f"{array}_2"], check=True)

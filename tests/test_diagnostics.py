@@ -166,6 +166,11 @@ def test_estimate_below_a_segment_is_of_its_first_pairs(known):
     assert module.groups(10 * 256, 256) == [(8, 256), (2, 256)]
 
 
+def test_step_of_a_rejected_line_search_has_cosine_0():
+    steps = np.array([[3.0, 0.0], [0.0, 0.0], [2.0, 2.0]])
+    assert load("gradient").cosines(steps, steps)[[0, 0, 1], [1, 2, 2]] == pytest.approx([0, 0.5**0.5, 0])
+
+
 def test_pairwise_mean_leaves_out_an_item_with_itself():
     module = load("gradient")
     matrix = np.array([[1.0, 0.2, 0.6], [0.2, 1.0, 0.1], [0.6, 0.1, 1.0]])
@@ -253,6 +258,9 @@ def test_trust_region_repeats_what_training_logged(known, tmp_path):
 def test_episodes_are_complete_and_each_actors_own(tmp_path):
     flags = flags_of("ppo", env_id="environments:Clock-v0", run_name="clock", runs_dir=str(tmp_path), **TINY)
     load("ppo").main(flags)
+    load("trust_region").main([str(tmp_path / "clock"), "--jobs", "1", "--heldout-pairs", "7"])
+    heldout = cells(tmp_path / "clock" / "figures", "trust_region")[0]["heldout"]
+    assert (heldout["mean_reward"], heldout["episodes"], heldout["pairs"]) == (15.0, 2, 7)
     module, source, script, _, state = sourced("evaluate", tmp_path / "clock")
     parameters = script.flat_parameters(state.policy)
     assert module.play(source, (0,), 3, 7, parameters) == [(15.0, 5)] * 6  # 7 steps, then to the end of the second
@@ -321,9 +329,11 @@ def test_several_runs_and_a_script_of_ones_own(known, tmp_path, capsys):
     mine.write_text((ROOT / "algos" / "ppo.py").read_text() + "\n")
     for name in ("value", "trust_region"):
         flags = ["--script", str(mine), "--jobs", "1", "--out", str(tmp_path), "--heldout-pairs", "300"]
-        load(name).main([str(known / "chain"), *flags])
-        assert len(cells(tmp_path, name)) == 2
-    assert "is not, or no longer, the script" in capsys.readouterr().err
+        load(name).note.cache_clear()
+        load(name).main([str(known / "chain"), *flags, "--checkpoints", "0", "1", "1"])
+        assert len(cells(tmp_path, name)) == 2  # each once
+        notes = capsys.readouterr().err
+        assert "is not, or no longer, the script" in notes and "not a MuJoCo environment" in notes
     load("trust_region").main([str(known / x) for x in ("ppo", "reinforce")] + flags[2:])
     assert len(cells(tmp_path, "trust_region")) == 2 + 3 + 3
 
@@ -342,11 +352,28 @@ def test_reinforce_is_measured_or_refused(known, name, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", CALLS)
+def test_numbers_in_use_or_damaged_are_left_alone(known, name, tmp_path, capsys):
+    path, arguments = tmp_path / f"{name}.json", [str(known / "ppo"), "--out", str(tmp_path), "--jobs", "1"]
+    with load(name).locked(path), pytest.raises(SystemExit) as ended:
+        load(name).main(arguments)
+    assert ended.value.code == 2 and "in use by another process" in capsys.readouterr().err
+    for damaged in ("[", "{}", "[1]"):
+        path.write_text(damaged)
+        with pytest.raises(SystemExit) as ended:
+            load(name).main(arguments)
+        assert ended.value.code == 2 and "is damaged" in capsys.readouterr().err
+        assert path.read_text() == damaged and list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("name", CALLS)
 def test_bad_input(known, name, tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     shutil.copytree(known / "ppo", tmp_path / "bare")
     for path in checkpoints(tmp_path / "bare"):
-        path.unlink()
+        path.rename(path.with_name("iter_best.pt"))
+    for folder, config in (("cut", "{"), ("void", "{}")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "config.json").write_text(config)
     source = (ROOT / "algos" / "ppo.py").read_text()
     (tmp_path / "lacking.py").write_text(source.replace("def objective(", "def objectives("))
     (tmp_path / "broken.py").write_text("import nothing_of_that_name\n")
@@ -357,18 +384,26 @@ def test_bad_input(known, name, tmp_path, capsys):
         (str(tmp_path / "none"),): "no such run",
         (str(tmp_path / "empty"),): "not a run",
         (str(tmp_path / "bare"),): "no checkpoints",
+        (str(tmp_path / "cut"),): "config.json is damaged",
+        (str(tmp_path / "void"),): "config.json is damaged",
         (ppo, "--checkpoints", "7"): "no checkpoint 7; there are 0 1 2 3",
         (ppo, "--checkpoints", "-1"): "must not be negative",
         (ppo, "--script", str(tmp_path / "lacking.py")): "has no objective",
         (ppo, "--script", str(tmp_path / "broken.py")): "nothing_of_that_name",
-        (ppo, "--script", str(tmp_path / "none.py")): "no such script",
+        (ppo, "--script", str(tmp_path / "none.py")): "no such Python script",
+        (ppo, "--script", str(tmp_path / "file")): "no such Python script",
+        (ppo, "--script", str(ROOT / "algos" / "ppo_m.py")): "does not fit",
         (ppo, "--out", str(tmp_path / "file" / "x")): "--out",
         (ppo, "--jobs", "0"): "greater than 0",
         (ppo, size, "-5"): "greater than 0",
         (ppo, ppo): "--out",
         (ppo, str(known / "chain"), "--out", str(tmp_path)): "different environments",
     }
-    if name in ("gradient", "trust_region", "value"):
+    if name == "evaluate":
+        refused[ppo, "--video", str(tmp_path / "file" / "x.gif")] = "--video"
+        (tmp_path / "folder.gif").mkdir()
+        refused[ppo, "--video", str(tmp_path / "folder.gif")] = "is a folder"
+    if name != "landscape":
         refused[ppo, "--labels", "PPO=ppo no-tanh"] = "no run is ppo no-tanh"
     before = {path: path.stat().st_mtime_ns for path in known.rglob("*")}
     for arguments, part in refused.items():

@@ -1,5 +1,6 @@
 """The repository's promises about itself."""
 
+import json
 import re
 import shlex
 import subprocess
@@ -23,7 +24,7 @@ def test_script_metadata_has_the_pins_of_requirements(algo):
 
 
 def test_readme_commands_run(runs):
-    """Every training command of the README, shortened."""
+    """The README's training commands that stand on a line of their own, shortened."""
     blocks = re.findall(r"```bash\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     lines = [part.split("#")[0].strip() for block in blocks for line in block.splitlines() for part in line.split("&&")]
     commands = {line for line in lines if line.startswith("python algos/")}
@@ -33,6 +34,34 @@ def test_readme_commands_run(runs):
         short = f"--total-timesteps 16384 --overwrite --run-name {number}".split()
         subprocess.run([sys.executable, ROOT / script, *flags, *short], check=True)
     assert len(list(runs.rglob("iter_000000.pt"))) == len(commands)
+
+
+def test_readme_tables_hold_the_measured_rewards():
+    readme = (ROOT / "README.md").read_text().replace("−", "-")
+
+    def measured(name):
+        return json.loads((ROOT / "figures" / name / "rewards.json").read_text())
+
+    def show(numbers):
+        return "{} [{}, {}]".format(*(round(x) for x in (numbers["value"], *numbers["interval"])))
+
+    rows = [f"| {x['label']} | {show(x['mean'])} |" for x in measured("clipping")["settings"]]
+    [cell] = measured("clipping")["aai"]
+    rows += [f"| AAI: what the step changes | {show(cell['aai'])} |"]
+    rows += [f"| ACLI: what the optimizations change | {show(cell['acli'])} |"]
+    worth = {}  # the others on, the others off
+    for x in measured("leave-one-out")["paired"]:
+        name = x["switched"][0].replace("_", "-")
+        worth.setdefault(f"`--{name}`" if len(x["switched"]) == 1 else "all nine", []).append(show(x["mean"]))
+    rows += [f"{name} | {x[0]} | {x[1]} |" for name, x in worth.items() if name != "all nine"]
+    rows += [f"| all nine together | {worth['all nine'][0]} | |"]
+    by_algo = {}
+    for x in sorted(measured("algorithms")["settings"], key=lambda x: x["env_id"], reverse=True):
+        finals = sorted(map(round, x["finals"]))
+        by_algo.setdefault(x["algo"], []).append(f"{round(x['mean']['value'])} | {finals[0]} to {finals[-1]}")
+    rows += [f"| `{algo}.py` | {' | '.join(x)} |" for algo, x in by_algo.items()]
+    assert len(rows) == 5 + 2 + 9 + 1 + 8
+    assert [row for row in rows if row not in readme] == []
 
 
 def test_importing_has_no_side_effects(runs):
