@@ -436,7 +436,7 @@ results() { # EXPERIMENT DIR: its diagnostics
         for env in "${!runs_in[@]}"; do
             mapfile -t runs <<<"${runs_in[$env]%$'\n'}"
             runs=(--jobs "$jobs" --out "$2/$env" -- "${runs[@]}")
-            if [[ ${call[0]} == @(gradient|trust_region|value) ]]; then # the others name every run
+            if [[ ${call[0]} != landscape ]]; then # which has figures for every run
                 mapfile -t names <<<"${labels_in[$env]%$'\n'}"
                 runs=(--labels "${names[@]}" "${runs[@]}")
             fi

@@ -127,7 +127,7 @@ class Args:
     checkpoint_every: int = 25
     """iterations between checkpoints"""
     overwrite: bool = False
-    """start anew, deleting what the run folder holds of an earlier run"""
+    """start anew, deleting the checkpoints and logs of an earlier run in the run folder"""
 
 
 # Networks ------------------------------------------------------------------------------------------------------------

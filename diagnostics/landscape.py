@@ -163,9 +163,9 @@ def draw_surfaces(rows: list[list[list[dict[str, Any]]]], path: Path) -> None:
     figure, axes = new_figure(*shape, size, subplot_kw=dict(projection="3d"))
     for row, surfaces in zip(axes, rows):
         for k, cells in enumerate(surfaces):
-            of_step = f"{title(cells[:1])}, step from {cells[0]['step_pairs']:,} pairs"
-            draw_surface(row[2 * k], cells, "surrogate", f"{of_step}\nsurrogate")
-            draw_surface(row[2 * k + 1], cells, "mean", f"{of_step}\ntrue reward")
+            of_step = f"step from {cells[0]['step_pairs']:,} pairs"
+            draw_surface(row[2 * k], cells, "surrogate", f"{title(cells[:1])}, surrogate\n{of_step}")
+            draw_surface(row[2 * k + 1], cells, "mean", f"{title(cells[:1])}, true reward\n{of_step}")
     save_figure(figure, path)
 
 
