@@ -155,22 +155,27 @@ def film(args: Args, source: Source) -> None:
 
 
 def draw_episodes(styles: list[dict[str, Any]], cells: list[dict[str, Any]], path: Path) -> None:
-    """Every episode's return and length, the means and their intervals."""
-    figure, axes = new_figure(1, 2, (1.2 + 0.9 * len(cells) + 2.4, 3.2))
+    """A row for each checkpoint: every episode's return and length, the means and their intervals."""
+    texts = [f"{cell['run'].split('__')[-1]}, iteration {cell['iteration']}" for cell in cells]
+    texts = [f"{style['label']}, {text}" for style, text in zip(styles, texts)]
+    texts = [textwrap.fill(text, 40, break_on_hyphens=False) for text in texts]
+    heights = [0.35 + 0.15 * text.count("\n") for text in texts]
+    y = np.cumsum(heights) - np.array(heights) / 2
+    figure, axes = new_figure(1, 2, (8.4, 0.8 + sum(heights)), sharey=True)
     for axis, name in zip(axes[0], NAMES):
-        for x, (style, cell) in enumerate(zip(styles, cells)):
-            numbers = cell[name]
-            spread = np.linspace(x - 0.25, x + 0.25, len(numbers["all"]))
-            axis.plot(spread, numbers["all"], ".", color=style["color"], alpha=0.4, markersize=3)
-            ends = numbers["interval"]
+        for middle, style, cell in zip(y, styles, cells):
+            numbers, ends = cell[name], cell[name]["interval"]
+            spread = np.linspace(middle - 0.1, middle + 0.1, len(numbers["all"]))
+            axis.plot(numbers["all"], spread, ".", color=style["color"], alpha=0.4, markersize=3)
             bar = ends and [[numbers["mean"] - ends[0]], [ends[1] - numbers["mean"]]]
-            axis.errorbar(x, numbers["mean"], bar, **style | dict(color="black", zorder=3, capsize=4, label=None))
-        labels = [textwrap.fill(style["label"], 20, break_on_hyphens=False) for style in styles]
-        labels = [f"{label}\n{cell['run'].split('__')[-1]}, {cell['iteration']}" for label, cell in zip(labels, cells)]
-        axis.set_xticks(range(len(cells)), labels, rotation=0 if len(cells) == 1 else 90, fontsize=7)
-        axis.set_ylim(bottom=min(0, axis.get_ylim()[0]))
-    axes[0, 0].set_ylabel("episode return")
-    axes[0, 1].set_ylabel("episode length (steps)")
+            axis.errorbar(
+                numbers["mean"], middle, xerr=bar, **style | dict(color="black", zorder=3, capsize=4, label=None)
+            )
+        axis.set_xlim(left=min(0, axis.get_xlim()[0]))
+    axes[0, 0].set_ylim(sum(heights), 0)
+    axes[0, 0].set_yticks(y, texts, fontsize=7)
+    axes[0, 0].set_xlabel("episode return")
+    axes[0, 1].set_xlabel("episode length (steps)")
     save_figure(figure, path)
 
 
