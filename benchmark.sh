@@ -371,11 +371,11 @@ interrupt() {
 }
 
 launch_slurm() { # the MISSING as one job array, the results as a job that waits for it
-    local command array results limit
+    local command earlier array='' results limit
     local -a LOGS=()
-    array=$(cat "$out/slurm.job" 2>/dev/null) || true
-    [[ -z $array || -z $(squeue -h -j "$array" 2>/dev/null) ]] || stop "job $array still trains; wait for it or scancel it"
-    array=''
+    earlier=$(cat "$out/slurm.job" 2>/dev/null) || true
+    [[ -z $earlier || -z $(squeue -h -j "$earlier" 2>/dev/null) ]] ||
+        stop "job $earlier still trains; wait for it or scancel it"
     for command in "${MISSING[@]}"; do LOGS+=("$(log_of "$command")"); done
     # A user's SBATCH_* variables override #SBATCH lines, but not what is on the command line.
     if ((${#MISSING[@]})); then

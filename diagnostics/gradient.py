@@ -33,7 +33,6 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import product
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Annotated, Any, NamedTuple, NoReturn
@@ -271,8 +270,8 @@ def draw_gradients(args: Args, styles: list[dict[str, Any]], runs: list[list[dic
         for cell, style in zip(cells, styles):
             draw_line(above, args.pairs, cell["variance"]["value network"], style)
             draw_line(below, args.pairs, cell["convergence"], style)
-        for batch_size, axis in product({cell["batch_size"] for cell in cells}, (above, below)):
-            axis.axvline(batch_size, color="black", linestyle=":", linewidth=1)
+            for axis in (above, below):
+                axis.axvline(cell["batch_size"], color="black", linestyle=":", linewidth=1)
         above.set_title(title(cells))
         below.set(xlabel="state-action pairs", xscale="log")
     axes[0, 0].set_ylabel("cosine between\nestimates")
