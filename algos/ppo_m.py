@@ -4,7 +4,9 @@
 #   "tensorboard==2.21.0", "tqdm==4.70.1"]
 # ///
 """PPO-M: the core of PPO (Schulman et al. 2017) and nothing else, as "Implementation Matters in Deep Policy Gradients"
-(Engstrom, Ilyas et al., ICLR 2020; "IM" below) defines it in Table 1.
+(Engstrom, Ilyas et al., ICLR 2020; "IM" below) defines it in Table 1. The one to read first and to copy from: a
+Gaussian policy and a value network, GAE, the clipped surrogate, Adam.
+"Released" is the code that the authors of IM published beside the paper.
 
     python algos/ppo_m.py                                       # Hopper-v5, 1M steps
     python algos/ppo_m.py --env-id Walker2d-v5 --seed 3         # another environment, another seed
@@ -13,20 +15,24 @@
 The same command again continues an interrupted run from its newest checkpoint, to the same bits.
 """
 
+from __future__ import annotations
+
 import contextlib
-import copy
 import csv
+import errno
 import fcntl
 import hashlib
+import io
 import json
-import math
 import os
 import platform
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -39,7 +45,11 @@ import torch
 import tyro
 from gymnasium.envs.mujoco import MujocoEnv
 from torch import Tensor, nn
+
+# scan: a loop that stays a loop when compiled. A prototype of torch's, but with it the 640 minibatch steps of PPO's
+# iteration take 49 ms; as compiled single steps in a Python loop they take 105 to 129.
 from torch._higher_order_ops.scan import scan
+from torch.distributions import Independent, Normal, kl_divergence
 from torch.func import functional_call, grad_and_value
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
@@ -49,87 +59,328 @@ from tqdm import tqdm
 
 @dataclass(frozen=True)
 class Args:
-    env_id: str = "Hopper-v5"
-    """Gymnasium environment with flat Box observations and actions; module:Env-v0 imports a module of yours first"""
-    total_timesteps: int = 1_000_000
-    """environment steps in all, over all environments; rounded down to whole iterations"""
-    seed: int = 1
-    """seed of everything random"""
+    env_id: str = "Hopper-v5"  # any with flat Box observations and actions; module:Env-v0 imports your module
+    total_timesteps: int = 1_000_000  # environment steps in all; rounded down to whole iterations
+    seed: int = 1  # seed of everything random
 
-    num_envs: int = 1
-    """environments stepped side by side"""
-    num_steps: int = 2048
-    """steps of each environment in an iteration"""
-    num_minibatches: int = 32
-    """minibatches that an epoch divides the batch into"""
-    policy_epochs: int = 10
-    """passes of the policy update over the batch"""
-    value_epochs: int = 10
-    """passes of the value update over the batch"""
-    policy_lr: float = 1.7e-4
-    """Adam learning rate of the policy"""
-    value_lr: float = 4e-4
-    """Adam learning rate of the value network"""
-    gamma: float = 0.99
-    """discount factor"""
-    gae_lambda: float = 0.95
-    """lambda of generalized advantage estimation"""
-    clip_eps: float = 0.2
-    """epsilon of the probability ratio's clipping"""
-    entropy_coef: float = 0.0
-    """coefficient of the entropy in the objective; may be negative"""
-    policy_hidden: tuple[int, ...] = (64, 64)
-    """sizes of the policy's hidden layers"""
-    value_hidden: tuple[int, ...] = (64, 64)
-    """sizes of the value network's hidden layers"""
-    bootstrap_truncation: bool = True
-    """a time limit cuts an episode without ending its return; off: treat it as a terminal state"""
-    squash_action: bool = False
-    """map actions into their bounds by tanh, between policy and environment"""
+    num_envs: int = 1  # environments, stepped one after another
+    num_steps: int = 2048  # steps of each environment in an iteration
+    num_minibatches: int = 32  # minibatches that an epoch divides the batch into
+    policy_epochs: int = 10  # passes of the policy update over the batch
+    value_epochs: int = 10  # passes of the value update over the batch
+    policy_lr: float = 1.7e-4  # Adam learning rate of the policy
+    value_lr: float = 4e-4  # Adam learning rate of the value network
+    gamma: float = 0.99  # discount factor
+    gae_lambda: float = 0.95  # lambda of generalized advantage estimation
+    clip_eps: float = 0.2  # epsilon of the probability ratio's clipping
+    entropy_coef: float = 0.0  # coefficient of the entropy in the objective; may be negative
+    policy_hidden: tuple[int, ...] = (64, 64)  # sizes of the policy's hidden layers
+    value_hidden: tuple[int, ...] = (64, 64)  # sizes of the value network's hidden layers
+    bootstrap_truncation: bool = True  # a time limit cuts an episode without ending its return; off: a terminal state
 
-    compile: bool = True
-    """compile the updates (seconds once, then several times faster)"""
-    runs_dir: str = "runs"
-    """folder of all runs"""
-    run_name: str = ""
-    """folder of this run inside runs_dir; default: environment, algorithm, every other non-default flag, seed"""
-    checkpoint_every: int = 25
-    """iterations between checkpoints"""
-    overwrite: bool = False
-    """start anew, deleting the checkpoints and logs of an earlier run in the run folder"""
+    compile: bool = True  # compile the updates: 5 to 25 seconds once, then they are ten times faster
+    runs_dir: str = "runs"  # folder of all runs
+    run_name: str = ""  # folder of this run inside runs_dir; default: environment, algorithm, non-default flags, seed
+    checkpoint_every: int = 25  # iterations between checkpoints
+    overwrite: bool = False  # start anew, deleting the checkpoints and logs of an earlier run in the run folder
+
+    def __post_init__(self) -> None:
+        check_fields(self, seed=SEED, gamma=SHARE, gae_lambda=SHARE, entropy_coef=ANY)
 
 
-# Networks ------------------------------------------------------------------------------------------------------------
+# Loop ----------------------------------------------------------------------------------------------------------------
 
 
-def mlp(sizes: tuple[int, ...], activation: type[nn.Module]) -> nn.Sequential:
-    """Linear layers of the given sizes, the activation between them."""
-    layers = [layer for pair in pairwise(sizes) for layer in (nn.Linear(*pair), activation())]
-    return nn.Sequential(*layers[:-1])
+def train(args: Args) -> None:
+    """Trains to the end, from the newest checkpoint in the run folder or else from the beginning."""
+    state = initial_state(args, make_actors(args))
+    with open_run(args, state) as run:
+        while state.global_step < planned_steps(args):
+            experience = rollout(args, state)
+            batch = estimate_advantages(args, state, experience)
+            statistics = update(args, state, batch)
+            record(args, run, state, statistics, experience["episodes"])
 
 
-class Policy(nn.Module):
-    """Gaussian policy whose standard deviation does not depend on the state."""
-
-    def __init__(self, obs_size: int, hidden: tuple[int, ...], action_size: int, activation: type[nn.Module]):
-        super().__init__()
-        self.mean = mlp((obs_size, *hidden, action_size), activation)
-        self.log_std = nn.Parameter(torch.zeros(action_size))
-
-    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Observations [B, obs] -> means and log standard deviations, both [B, action]."""
-        means = self.mean(obs)
-        return means, self.log_std.expand_as(means)
+def planned_steps(args: Args) -> int:
+    """Environment steps of a run: total_timesteps, rounded down to a multiple of num_envs * num_steps."""
+    return args.total_timesteps - args.total_timesteps % (args.num_envs * args.num_steps)
 
 
-class Value(nn.Module):
-    def __init__(self, obs_size: int, hidden: tuple[int, ...], activation: type[nn.Module]):
-        super().__init__()
-        self.value = mlp((obs_size, *hidden, 1), activation)
+# Rollout -------------------------------------------------------------------------------------------------------------
 
-    def forward(self, obs: Tensor) -> Tensor:
-        """Observations [B, obs] -> values [B]."""
-        return self.value(obs).squeeze(-1)
+
+def rollout(args: Args, state: State) -> dict[str, Any]:
+    """Steps one actor after another num_steps times with the state's policy; its episode goes on in the next rollout.
+
+    Returns arrays over all B = num_envs * num_steps pairs, actor after actor: obs [B, obs] as the networks see them,
+    actions [B, action], rewards [B], terminations [B], truncations [B] (a time limit, or the rollout's own cut end),
+    final_obs [number of truncations, obs]: the observation after each truncated step; and episodes: return and length
+    of each episode that ended."""
+    obs, actions, rewards, terminations, truncations, final_obs, episodes = [], [], [], [], [], [], []
+    policy_mean = numpy_forward(state.policy.mean, lambda x: np.maximum(x, 0))
+    std = state.policy.log_std.detach().exp().numpy()
+    # One whole segment after another: on one core, stepping the actors side by side would gain nothing.
+    for actor in state.actors:
+        if actor.obs is None:
+            first_obs, _ = actor.env.reset(seed=int(state.rng.integers(2**31)))
+            actor.obs = first_obs.astype(np.float32)
+        noise = std * state.rng.standard_normal((args.num_steps, len(std)), dtype=np.float32)
+        for t in range(args.num_steps):
+            # Only the action is needed now; values and log-probabilities come from one pass over the whole batch.
+            action = policy_mean(actor.obs) + noise[t]
+            obs.append(actor.obs)
+            actions.append(action)
+            # Not clipped: MuJoCo limits the controls itself, and the density is that of the action as it was drawn.
+            next_obs, reward, terminated, truncated, _ = actor.env.step(action)
+            actor.obs = next_obs.astype(np.float32)
+            actor.episode_return += float(reward)
+            actor.episode_length += 1
+            rewards.append(float(reward))
+
+            # A time limit is no terminal state: what would have followed is worth V of the true final observation
+            # (Pardo et al. 2018). Released: it is one, which is --no-bootstrap-truncation here.
+            terminations.append(terminated or (truncated and not args.bootstrap_truncation))
+            ended = terminated or truncated
+            # The rollout's end cuts the same way. Released: the environment is reset there, and V(s_T) := V(s_{T-1}).
+            truncations.append((ended or t == args.num_steps - 1) and not terminations[-1])
+            if truncations[-1]:
+                final_obs.append(actor.obs)
+            if ended:
+                # All of them count; released: not one that ends on the batch's last step.
+                episodes.append((actor.episode_return, actor.episode_length))
+                first_obs, _ = actor.env.reset()
+                actor.obs = first_obs.astype(np.float32)
+                actor.episode_return, actor.episode_length = 0.0, 0
+
+    arrays = dict(rewards=np.array(rewards), terminations=np.array(terminations), truncations=np.array(truncations))
+    final_obs = np.array(final_obs, np.float32).reshape(-1, len(obs[0]))  # two dimensions also where there is none
+    return arrays | dict(obs=np.array(obs), actions=np.array(actions), final_obs=final_obs, episodes=episodes)
+
+
+def numpy_forward(network: nn.Sequential, activation: Callable) -> Callable[[np.ndarray], np.ndarray]:
+    """The network as a function of one observation, [in] -> [out]. Written a second time, in numpy, because a pass of
+    a single row costs 46 to 52 us in torch and 5 here, in a step of about 100."""
+    *hidden, (out_weight, out_bias) = [(x.weight.detach().numpy(), x.bias.detach().numpy()) for x in network[::2]]
+
+    def forward(x: np.ndarray) -> np.ndarray:
+        for weight, bias in hidden:
+            x = activation(weight.dot(x) + bias)
+        return out_weight.dot(x) + out_bias
+
+    return forward
+
+
+# Advantages ----------------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def estimate_advantages(args: Args, state: State, experience: dict[str, Any]) -> dict[str, Tensor]:
+    """A rollout -> the batch that the losses and `update` take, tensors over its B pairs: obs [B, obs], actions
+    [B, action]; of the policy that acted old_means, old_stds [B, action] and old_log_probs [B]; old_values [B] of the
+    value network before its fit; advantages [B] by GAE (Schulman et al. 2016, eq. 16), value_targets [B]."""
+    obs, actions = torch.from_numpy(experience["obs"]), torch.from_numpy(experience["actions"])
+    terminations, truncations = experience["terminations"], experience["truncations"]
+    old_policy = state.policy(obs)
+    old_values = state.value(obs)
+
+    # The value after each step is that of the next row, but where an episode or a segment ends. Every segment's last
+    # row is an end, so that the next actor's first row, which follows it, is never taken for its successor.
+    values = old_values.double().numpy()  # float64: the recursion adds up rounding; numpy: in torch it would be slow
+    next_values = np.append(values[1:], 0.0)
+    next_values[truncations] = state.value(torch.from_numpy(experience["final_obs"])).numpy()
+    next_values[terminations] = 0.0
+    deltas = experience["rewards"] + args.gamma * next_values - values
+    sums = discounted_sums(deltas, terminations | truncations, args.gamma * args.gae_lambda)
+    advantages = torch.from_numpy(sums).float()
+
+    batch = dict(obs=obs, actions=actions, advantages=advantages, value_targets=advantages + old_values)
+    batch |= dict(old_means=old_policy.mean, old_stds=old_policy.stddev.clone(), old_values=old_values)
+    batch |= dict(old_log_probs=old_policy.log_prob(actions))
+    return batch
+
+
+def discounted_sums(x: np.ndarray, ends: np.ndarray, decay: float) -> np.ndarray:
+    """Sum over l >= 0 of decay^l x[t + l] for every t, both [B]; no sum goes beyond a step where ends [B] is True."""
+    total, sums = 0.0, []
+    for now, end in zip(reversed(x.tolist()), reversed(ends.tolist())):  # Python floats: no array per step
+        total = now if end else now + decay * total
+        sums.append(total)
+    return np.array(sums[::-1])
+
+
+# Update --------------------------------------------------------------------------------------------------------------
+
+
+def update(args: Args, state: State, batch: dict[str, Tensor]) -> dict[str, float]:
+    """One iteration's whole update: value_epochs passes of the value network over the batch, then policy_epochs of the
+    policy. Changes the state in place and returns the iteration's statistics."""
+    # Value network first, as released. The advantages are fixed already, so neither fit sees the other's result.
+    rows = minibatch_rows(args, state.rng, len(batch["obs"]), args.value_epochs)
+    v_losses, v_norms = fit_unclipped(args, value_loss, state.value, state.value_adam, batch, rows, args.value_lr)
+    rows = minibatch_rows(args, state.rng, len(batch["obs"]), args.policy_epochs)
+    p_losses, p_norms = fit_unclipped(args, policy_loss, state.policy, state.policy_adam, batch, rows, args.policy_lr)
+    state.iteration += 1
+    state.global_step += len(batch["obs"])
+
+    pi, ratios, kls = compare_policies(state.policy, batch)
+    statistics = dict(
+        policy_loss=p_losses.mean(),
+        value_loss=v_losses.mean(),
+        entropy=pi.entropy().mean(),
+        mean_kl=kls.mean(),
+        max_kl=kls.max(),
+        max_ratio=ratios.max(),
+        clip_fraction=((ratios - 1).abs() > args.clip_eps).float().mean(),
+        explained_variance=1 - (batch["value_targets"] - batch["old_values"]).var() / batch["value_targets"].var(),
+        policy_lr=args.policy_lr,
+        value_lr=args.value_lr,
+        policy_grad_norm=p_norms.mean(),
+        value_grad_norm=v_norms.mean(),
+    )
+    return {name: float(x) for name, x in statistics.items()}
+
+
+def value_loss(args: Args, value: Callable, batch: dict[str, Tensor]) -> Tensor:
+    """What the value step minimizes: the mean squared error to the value targets, over all steps (released: all but the
+    terminal ones). `value` maps observations [B, obs] to values [B]: the network, or it with other parameters."""
+    return ((value(batch["obs"]) - batch["value_targets"]) ** 2).mean()
+
+
+def policy_loss(args: Args, policy: Callable, batch: dict[str, Tensor]) -> Tensor:
+    return -objective(args, policy, batch)
+
+
+def objective(args: Args, policy: Callable, batch: dict[str, Tensor]) -> Tensor:
+    """What the policy step maximizes: the clipped surrogate (Schulman et al. 2017, eq. 7) plus the entropy bonus.
+    `policy` maps observations [B, obs] to distributions of actions: the network, or it with other parameters."""
+    pi = policy(batch["obs"])
+    ratios = torch.exp(pi.log_prob(batch["actions"]) - batch["old_log_probs"])
+    # Normalized over the minibatch: the step's size then does not depend on the rewards' scale.
+    advantages = (batch["advantages"] - batch["advantages"].mean()) / (batch["advantages"].std() + 1e-8)
+    clipped_ratios = ratios.clamp(1 - args.clip_eps, 1 + args.clip_eps)
+    # The smaller term: a pair that left the band to its gain has no gradient any more, one that left it to its loss is
+    # still pulled back.
+    surrogate = torch.minimum(ratios * advantages, clipped_ratios * advantages).mean()
+    return surrogate + args.entropy_coef * pi.entropy().mean()
+
+
+def minibatch_rows(args: Args, rng: np.random.Generator, batch_size: int, epochs: int) -> Tensor:
+    """Row numbers [steps, minibatch]: every epoch shuffles the batch and deals it out, but for a rest."""
+    size = batch_size // args.num_minibatches
+    shuffles = [rng.permutation(batch_size)[: size * args.num_minibatches] for _ in range(epochs)]
+    return torch.from_numpy(np.stack(shuffles).reshape(-1, size))
+
+
+def fit_unclipped(
+    args: Args, loss: Callable, network: nn.Module, adam: dict, batch: dict, rows: Tensor, lr: float
+) -> tuple[Tensor, Tensor]:
+    """Fits the network and its Adam state in place: one step down loss(args, network, minibatch) for each minibatch of
+    the batch, their row numbers in rows [steps, minibatch]. Returns losses and norms of gradients, both [steps]."""
+    lr = torch.tensor(lr)  # a float would be a constant of the compiled code, compiled anew in every iteration
+
+    def loss_of(parameters: Tensor, minibatch: dict[str, Tensor]) -> Tensor:
+        return loss(args, with_parameters(network, parameters), minibatch)
+
+    # A function of tensors alone, parameters as one flat vector: so the whole loop can be compiled. PPO's two fits take
+    # 49 ms; with loss.backward() and torch.optim.Adam, which give the same, they take 585.
+    def step(carry: tuple, picked: Tensor) -> tuple[tuple, tuple]:
+        parameters, adam = carry
+        minibatch = {name: x[picked] for name, x in batch.items()}
+        gradient, minibatch_loss = grad_and_value(loss_of)(parameters, minibatch)
+        return adam_step(parameters, gradient, adam, lr), (minibatch_loss, gradient.norm())
+
+    loop = compiled_loop if args.compile else minibatch_loop
+    (parameters, new_adam), (losses, norms) = loop(step, (flat_parameters(network), adam), rows)
+    nn.utils.vector_to_parameters(parameters, network.parameters())
+    adam.update(new_adam)
+    return losses, norms
+
+
+def with_parameters(network: nn.Module, parameters: Tensor) -> Callable:
+    """The network as a function of observations, its parameters taken from one flat vector [P]."""
+    named = dict(network.named_parameters())
+    parts = parameters.split([p.numel() for p in named.values()])
+    return partial(functional_call, network, {k: x.view(p.shape) for (k, p), x in zip(named.items(), parts)})
+
+
+def flat_parameters(network: nn.Module) -> Tensor:
+    """The network's parameters as one vector [P]."""
+    return nn.utils.parameters_to_vector(network.parameters()).detach()
+
+
+def adam_step(parameters: Tensor, gradient: Tensor, adam: dict[str, Tensor], lr: Tensor) -> tuple[Tensor, dict]:
+    """One step of Adam down the gradient [P] (Kingma & Ba 2015, Algorithm 1), with eps 1e-5 as in baselines. Written
+    out because torch's changes tensors in place, which a compiled loop cannot. The bias corrections 1 - beta^t are kept
+    as what they are, the same moving averages of the constant 1: 1 - 0.999^t would lose digits in float32."""
+    exp_avg, weight = 0.9 * adam["exp_avg"] + 0.1 * gradient, 0.9 * adam["weight"] + 0.1
+    exp_avg_sq, weight_sq = 0.999 * adam["exp_avg_sq"] + 0.001 * gradient**2, 0.999 * adam["weight_sq"] + 0.001
+    parameters = parameters - lr * (exp_avg / weight) / (torch.sqrt(exp_avg_sq / weight_sq) + 1e-5)
+    return parameters, dict(exp_avg=exp_avg, exp_avg_sq=exp_avg_sq, weight=weight, weight_sq=weight_sq)
+
+
+def minibatch_loop(step: Callable, carry: Any, rows: Tensor) -> tuple[Any, tuple[Tensor, ...]]:
+    """carry, outputs = step(carry, row) for one row after another -> last carry, each output of all steps [steps]."""
+    if torch.compiler.is_compiling():
+        return scan(step, carry, rows)  # the loop below, which torch.compile would unroll into 320 steps
+    outputs = []
+    for row in rows:
+        carry, output = step(carry, row)
+        outputs.append(output)
+    return carry, tuple(map(torch.stack, zip(*outputs)))
+
+
+# fullgraph: a part that silently stayed in Python would cost the whole gain. cpp_wrapper: C++ calls the kernels.
+compiled_loop = torch.compile(minibatch_loop, fullgraph=True, dynamic=False, options={"cpp_wrapper": True})
+
+
+@torch.no_grad()
+def compare_policies(policy: Policy, batch: dict[str, Tensor]) -> tuple[Independent, Tensor, Tensor]:
+    """The policy against the one that collected the batch: its distributions, ratios [B], KL(old || new) [B], nats."""
+    old, new = gaussian(batch["old_means"], batch["old_stds"]), policy(batch["obs"])
+    return new, torch.exp(new.log_prob(batch["actions"]) - batch["old_log_probs"]), kl_divergence(old, new)
+
+
+# State and networks --------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class State:
+    """Everything that training changes. A checkpoint holds all of it."""
+
+    actors: list[Actor]
+    rng: np.random.Generator
+    policy: Policy
+    value: Value
+    policy_adam: dict[str, Tensor]  # see adam_init
+    value_adam: dict[str, Tensor]
+    iteration: int = 0  # iterations done
+    global_step: int = 0  # environment steps done
+
+
+@dataclass
+class Actor:
+    """An environment and its unfinished episode."""
+
+    env: gym.Env
+    obs: np.ndarray | None = None  # [obs] current observation as the networks see it; None: to be reset
+    episode_return: float = 0.0  # sum of the raw rewards
+    episode_length: int = 0
+
+
+def initial_state(args: Args, actors: list[Actor]) -> State:
+    """The state in which iteration 0 begins."""
+    env, rng = actors[0].env, np.random.default_rng(args.seed)
+    [obs_size], [action_size] = env.observation_space.shape, env.action_space.shape
+    policy, value = make_networks(args, obs_size, action_size)
+    adams = adam_init(flat_parameters(policy)), adam_init(flat_parameters(value))
+    return State(actors, rng, policy, value, *adams)
+
+
+def adam_init(parameters: Tensor) -> dict[str, Tensor]:
+    """State of Adam before its first step on the parameters [P]."""
+    zeros, zero = torch.zeros_like(parameters), torch.zeros(())
+    return dict(exp_avg=zeros, exp_avg_sq=zeros.clone(), weight=zero, weight_sq=zero.clone())
 
 
 def make_networks(args: Args, obs_size: int, action_size: int) -> tuple[Policy, Value]:
@@ -144,373 +395,75 @@ def make_networks(args: Args, obs_size: int, action_size: int) -> tuple[Policy, 
     return policy, value
 
 
-def call(network: nn.Module, parameters: Tensor, obs: Tensor) -> Any:
-    """The network's output for observations [B, obs] with its parameters taken from one flat vector [P]."""
-    named = dict(network.named_parameters())
-    parts = parameters.split([p.numel() for p in named.values()])
-    return functional_call(network, {k: x.view(p.shape) for (k, p), x in zip(named.items(), parts)}, (obs,))
+class Policy(nn.Module):
+    """Gaussian policy whose standard deviation does not depend on the state."""
 
+    def __init__(self, obs_size: int, hidden: tuple[int, ...], action_size: int, activation: type[nn.Module]):
+        super().__init__()
+        self.mean = mlp((obs_size, *hidden, action_size), activation)
+        self.log_std = nn.Parameter(torch.zeros(action_size))
 
-def log_prob(means: Tensor, log_stds: Tensor, actions: Tensor) -> Tensor:
-    """Log-density [B] of actions [B, action] under diagonal Gaussians."""
-    return (-0.5 * ((actions - means) / log_stds.exp()) ** 2 - log_stds - 0.5 * math.log(2 * math.pi)).sum(-1)
+    def forward(self, obs: Tensor) -> Independent:
+        """Observations [B, obs] -> distribution of actions [B, action]."""
+        means = self.mean(obs)
+        return gaussian(means, self.log_std.exp().expand_as(means))
 
 
-def kl_divergence(old_means: Tensor, old_log_stds: Tensor, means: Tensor, log_stds: Tensor) -> Tensor:
-    """Exact KL(old || new) [B] of diagonal Gaussians, in nats."""
-    variance_ratio = torch.exp(2 * (old_log_stds - log_stds))
-    mean_term = ((old_means - means) / log_stds.exp()) ** 2
-    return 0.5 * (variance_ratio + mean_term - 1 - torch.log(variance_ratio)).sum(-1)
+class Value(nn.Module):
+    def __init__(self, obs_size: int, hidden: tuple[int, ...], activation: type[nn.Module]):
+        super().__init__()
+        self.value = mlp((obs_size, *hidden, 1), activation)
 
+    def forward(self, obs: Tensor) -> Tensor:
+        """Observations [B, obs] -> values [B]."""
+        return self.value(obs).squeeze(-1)
 
-def entropy(means: Tensor, log_stds: Tensor, noise: Tensor | None) -> Tensor:
-    """Entropy [B] of the Gaussian or, given standard normal noise [B, action], of its tanh: the Gaussian's plus
-    E[ln d tanh(u) / du], estimated at the sample u that the noise gives (the bounds' constant scale left out)."""
-    gaussian = (log_stds + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
-    if noise is None:
-        return gaussian
-    u = means + log_stds.exp() * noise
-    return gaussian + (2 * (math.log(2) - u - nn.functional.softplus(-2 * u))).sum(-1)  # ln(1 - tanh(u)^2), stable
 
+def mlp(sizes: tuple[int, ...], activation: type[nn.Module]) -> nn.Sequential:
+    """Linear layers of the given sizes, the activation between them."""
+    layers = [layer for pair in pairwise(sizes) for layer in (nn.Linear(*pair), activation())]
+    return nn.Sequential(*layers[:-1])
 
-# Rollout -------------------------------------------------------------------------------------------------------------
 
-
-@dataclass
-class Actor:
-    """An environment and its unfinished episode."""
-
-    env: gym.Env
-    obs: np.ndarray | None = None  # [obs] current observation as the networks see it; None: to be reset
-    episode_return: float = 0.0  # sum of the raw rewards
-    episode_length: int = 0
-
-
-def numpy_forward(network: nn.Sequential) -> Callable[[np.ndarray], np.ndarray]:
-    """The network as a function of numpy arrays [N, in] -> [N, out]; a call takes a tenth of the time in torch."""
-    relu, silu = lambda x: np.maximum(x, 0), lambda x: x * (1 + np.tanh(x / 2)) / 2
-    activation = {nn.Tanh: np.tanh, nn.ReLU: relu, nn.SiLU: silu}[type(network[1])]
-    *hidden, output = [(x.weight.detach().numpy().T, x.bias.detach().numpy()[None]) for x in network[::2]]
-
-    def forward(x: np.ndarray) -> np.ndarray:
-        for weight, bias in hidden:
-            x = activation(x.dot(weight) + bias)
-        weight, bias = output
-        return x.dot(weight) + bias
-
-    return forward
-
-
-def rollout(args: Args, state: SimpleNamespace, live: bool = True) -> dict[str, Any]:
-    """Steps every actor of `state.envs` num_steps times with the state's policy. There are no running statistics here
-    that `live` could switch off.
-
-    Returns arrays over all B = num_envs * num_steps pairs, actor after actor: obs [B, obs] as the networks see them,
-    actions [B, action], rewards [B], terminations [B], truncations [B] (a time limit, or the rollout's own cut
-    end), final_obs [number of truncations, obs]: the observation after each truncated step; and episodes: raw return
-    and length of each episode that ended."""
-    actors, T, N = state.envs, args.num_steps, args.num_envs
-    for actor in actors:
-        if actor.obs is None:
-            first_obs, _ = actor.env.reset(seed=int(state.rng.integers(2**31)))
-            actor.obs = first_obs.astype(np.float32)
-    space = actors[0].env.action_space
-    policy_means = numpy_forward(state.policy.mean)
-    stds = state.policy.log_std.detach().exp().numpy()
-    noise = stds * state.rng.standard_normal((T, N, *space.shape), dtype=np.float32)
-
-    current_obs = np.stack([actor.obs for actor in actors])
-    next_obs, (_, obs_size) = np.empty(current_obs.shape), current_obs.shape
-    obs, actions = np.empty((N, T, obs_size), np.float32), np.empty((N, T, *space.shape), np.float32)
-    rewards, terminations, truncations = np.empty((N, T)), np.zeros((N, T), bool), np.zeros((N, T), bool)
-    final_obs, episodes = [[] for _ in actors], []
-    for t in range(T):
-        obs[:, t] = current_obs
-        actions[:, t] = env_actions = policy_means(current_obs) + noise[t]
-        if args.squash_action:
-            env_actions = space.low + (space.high - space.low) * 0.5 * (np.tanh(env_actions) + 1)
-        ended = []
-        for n, actor in enumerate(actors):
-            next_obs[n], reward, terminated, truncated, _ = actor.env.step(env_actions[n])
-            reward = float(reward)
-            actor.episode_return += reward
-            actor.episode_length += 1
-            rewards[n, t] = reward
-            if terminated or truncated:
-                ended.append(n)
-                terminations[n, t] = terminated or not args.bootstrap_truncation
-                truncations[n, t] = not terminations[n, t]
-                episodes.append((actor.episode_return, actor.episode_length))
-                actor.episode_return, actor.episode_length = 0.0, 0
-        current_obs = next_obs.astype(np.float32)
-        for n in ended:
-            if truncations[n, t]:
-                final_obs[n].append(current_obs[n].copy())
-            current_obs[n], _ = actors[n].env.reset()
-
-    for n, actor in enumerate(actors):
-        actor.obs = current_obs[n]
-        if not (terminations[n, -1] or truncations[n, -1]):  # the cut end
-            truncations[n, -1] = True
-            final_obs[n].append(actor.obs)
-    arrays = dict(obs=obs, actions=actions, rewards=rewards, terminations=terminations, truncations=truncations)
-    flat = {name: x.reshape(N * T, *x.shape[2:]) for name, x in arrays.items()}
-    return flat | dict(final_obs=np.array(sum(final_obs, []), np.float32).reshape(-1, obs_size), episodes=episodes)
-
-
-# Advantages ----------------------------------------------------------------------------------------------------------
-
-
-def discounted_sums(x: np.ndarray, ends: np.ndarray, decay: float) -> np.ndarray:
-    """Sum over l >= 0 of decay^l x[t + l] for every t, both [B]; no sum goes beyond a step where ends [B] is True."""
-    total, sums = 0.0, []
-    for now, end in zip(reversed(x.tolist()), reversed(ends.tolist())):
-        total = now if end else now + decay * total
-        sums.append(total)
-    return np.array(sums[::-1])
-
-
-@torch.no_grad()
-def advantages(args: Args, state: SimpleNamespace, experience: dict[str, Any]) -> dict[str, Tensor]:
-    """A rollout -> the batch that `objective` and `update` take, tensors over its B pairs: obs [B, obs]; actions,
-    means, log_stds [B, action] and log_probs [B] of the policy that acted; values, advantages (GAE), targets [B]."""
-    obs, actions = torch.from_numpy(experience["obs"]), torch.from_numpy(experience["actions"])
-    terminations, truncations = experience["terminations"], experience["truncations"]
-    means, log_stds = state.policy(obs)
-    values = state.value(obs)
-    next_values = np.append(values[1:].double().numpy(), 0.0)
-    next_values[truncations] = state.value(torch.from_numpy(experience["final_obs"])).numpy()
-    next_values[terminations] = 0.0
-    deltas = experience["rewards"] + args.gamma * next_values - values.double().numpy()
-    sums = discounted_sums(deltas, terminations | truncations, args.gamma * args.gae_lambda)
-    advantages = torch.from_numpy(sums).float()  # Schulman et al. 2016, eq. 16
-    batch = dict(obs=obs, actions=actions, means=means, log_stds=log_stds.clone(), values=values)
-    batch |= dict(log_probs=log_prob(means, log_stds, actions), advantages=advantages, targets=advantages + values)
-    if args.squash_action:
-        batch["noise"] = torch.from_numpy(state.rng.standard_normal(actions.shape, dtype=np.float32))
-    return batch
-
-
-# Objective -----------------------------------------------------------------------------------------------------------
-
-
-def objective(args: Args, policy: Policy, parameters: Tensor, batch: dict[str, Tensor]) -> Tensor:
-    """What the policy step maximizes: the clipped surrogate (Schulman et al. 2017, eq. 7) with advantages normalized
-    over the (mini)batch, plus the entropy bonus. `parameters` [P] is the flat vector of the policy's parameters."""
-    means, log_stds = call(policy, parameters, batch["obs"])
-    ratios = torch.exp(log_prob(means, log_stds, batch["actions"]) - batch["log_probs"])
-    advantages = (batch["advantages"] - batch["advantages"].mean()) / (batch["advantages"].std() + 1e-8)
-    clipped_ratios = ratios.clamp(1 - args.clip_eps, 1 + args.clip_eps)
-    surrogate = torch.minimum(ratios * advantages, clipped_ratios * advantages).mean()
-    return surrogate + args.entropy_coef * entropy(means, log_stds, batch.get("noise")).mean()
-
-
-# Update --------------------------------------------------------------------------------------------------------------
-
-
-def adam_init(parameters: Tensor) -> dict[str, Tensor]:
-    """State of Adam before its first step on the parameters [P]."""
-    zeros, zero = torch.zeros_like(parameters), torch.zeros(())
-    return dict(exp_avg=zeros, exp_avg_sq=zeros.clone(), weight=zero, weight_sq=zero.clone())
-
-
-def adam_step(parameters: Tensor, gradient: Tensor, adam: dict[str, Tensor], lr: Tensor) -> tuple[Tensor, dict]:
-    """One step of Adam down the gradient [P] (Kingma & Ba 2015, Algorithm 1), with eps 1e-5 as in baselines. The bias
-    corrections 1 - beta^t are kept as what they are, the same moving averages of the constant 1."""
-    exp_avg, weight = 0.9 * adam["exp_avg"] + 0.1 * gradient, 0.9 * adam["weight"] + 0.1
-    exp_avg_sq, weight_sq = 0.999 * adam["exp_avg_sq"] + 0.001 * gradient**2, 0.999 * adam["weight_sq"] + 0.001
-    parameters = parameters - lr * (exp_avg / weight) / (torch.sqrt(exp_avg_sq / weight_sq) + 1e-5)
-    return parameters, dict(exp_avg=exp_avg, exp_avg_sq=exp_avg_sq, weight=weight, weight_sq=weight_sq)
-
-
-def minibatch_rows(rng: np.random.Generator, batch_size: int, num_minibatches: int, epochs: int) -> Tensor:
-    """Row numbers [epochs * num_minibatches, minibatch]: every epoch shuffles the batch and deals it out,
-    but for a rest smaller than num_minibatches."""
-    size = batch_size // num_minibatches
-    shuffles = [rng.permutation(batch_size)[: size * num_minibatches] for _ in range(epochs)]
-    return torch.from_numpy(np.stack(shuffles).reshape(-1, size))
-
-
-def minibatch_steps(step: Callable, carry: Any, batch: dict[str, Tensor], rows: Tensor) -> tuple[Any, Tensor]:
-    """carry, loss = step(carry, minibatch) for one minibatch of the batch after another, their row numbers in rows
-    [steps, minibatch] -> last carry, losses [steps]."""
-
-    def step_on(carry: Any, picked: Tensor) -> tuple[Any, Tensor]:
-        return step(carry, {name: x[picked] for name, x in batch.items()})
-
-    if torch.compiler.is_compiling():
-        return scan(step_on, carry, rows)  # the loop below, compiled as a loop: no Python between the steps
-    losses = []
-    for picked in rows:
-        carry, loss = step_on(carry, picked)
-        losses.append(loss)
-    return carry, torch.stack(losses)
-
-
-compiled_minibatch_steps = torch.compile(minibatch_steps, fullgraph=True, dynamic=False, options={"cpp_wrapper": True})
-
-
-def flat_parameters(network: nn.Module) -> Tensor:
-    """The network's parameters as one vector [P]."""
-    return nn.utils.parameters_to_vector(network.parameters()).detach()
-
-
-def with_parameters(network: nn.Module, parameters: Tensor) -> nn.Module:
-    """A copy of the network with the parameters of a flat vector [P]."""
-    network = copy.deepcopy(network)
-    nn.utils.vector_to_parameters(parameters, network.parameters())
-    return network
-
-
-def update(args: Args, state: SimpleNamespace, batch: dict[str, Tensor]) -> tuple[SimpleNamespace, dict[str, float]]:
-    """One iteration's whole update, value network first -> the state in which the next iteration begins, statistics.
-    The given state's networks and optimizers stay as they are; its random generator moves on."""
-    policy_lr, value_lr = torch.tensor(args.policy_lr), torch.tensor(args.value_lr)
-
-    def value_loss(parameters: Tensor, minibatch: dict[str, Tensor]) -> Tensor:
-        values, targets = call(state.value, parameters, minibatch["obs"]), minibatch["targets"]
-        losses = (values - targets) ** 2
-        return losses.mean()
-
-    def policy_loss(parameters: Tensor, minibatch: dict[str, Tensor]) -> Tensor:
-        return -objective(args, state.policy, parameters, minibatch)
-
-    def fit(network: nn.Module, adam: dict[str, Tensor], loss: Callable, lr: Tensor, epochs: int) -> tuple:
-        def step(carry: tuple, minibatch: dict[str, Tensor]) -> tuple[tuple, Tensor]:
-            parameters, adam = carry
-            gradient, loss_before = grad_and_value(loss)(parameters, minibatch)
-            return adam_step(parameters, gradient, adam, lr), loss_before
-
-        rows = minibatch_rows(state.rng, len(batch["obs"]), args.num_minibatches, epochs)
-        run_steps = compiled_minibatch_steps if args.compile else minibatch_steps
-        (parameters, adam), losses = run_steps(step, (flat_parameters(network), adam), batch, rows)
-        return with_parameters(network, parameters), adam, losses.mean()
-
-    value, value_adam, v_loss = fit(state.value, state.value_optimizer, value_loss, value_lr, args.value_epochs)
-    policy, policy_adam, p_loss = fit(state.policy, state.policy_optimizer, policy_loss, policy_lr, args.policy_epochs)
-    ratios, kls, entropies = policy_change(policy, batch)
-    statistics = dict(
-        policy_loss=p_loss,
-        value_loss=v_loss,
-        entropy=entropies.mean(),
-        mean_kl=kls.mean(),
-        max_kl=kls.max(),
-        max_ratio=ratios.max(),
-        clip_fraction=((ratios - 1).abs() > args.clip_eps).float().mean(),
-        explained_variance=1 - (batch["targets"] - batch["values"]).var() / batch["targets"].var(),
-        policy_lr=policy_lr,
-        value_lr=value_lr,
-    )
-    learned = dict(policy=policy, value=value, policy_optimizer=policy_adam, value_optimizer=value_adam)
-    counters = dict(iteration=state.iteration + 1, global_step=state.global_step + len(batch["obs"]))
-    return SimpleNamespace(**{**vars(state), **learned, **counters}), {k: float(x) for k, x in statistics.items()}
-
-
-@torch.no_grad()
-def policy_change(policy: Policy, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """The policy against the one that collected the batch: ratios, KL(old || new) and new entropies, all [B]."""
-    means, log_stds = policy(batch["obs"])
-    ratios = torch.exp(log_prob(means, log_stds, batch["actions"]) - batch["log_probs"])
-    kls = kl_divergence(batch["means"], batch["log_stds"], means, log_stds)
-    return ratios, kls, entropy(means, log_stds, batch.get("noise"))
-
-
-# Loop ----------------------------------------------------------------------------------------------------------------
-
-
-def planned_steps(args: Args) -> int:
-    """Environment steps of a run: total_timesteps, rounded down to a multiple of num_envs * num_steps."""
-    return args.total_timesteps - args.total_timesteps % (args.num_envs * args.num_steps)
-
-
-def initial_state(args: Args, actors: list[Actor]) -> SimpleNamespace:
-    """Everything that training changes, as iteration 0 finds it. A checkpoint holds all of it."""
-    obs_size, action_size = space_sizes(actors)
-    policy, value = make_networks(args, obs_size, action_size)
-    networks = dict(policy=policy, value=value)
-    optimizers = {f"{name}_optimizer": adam_init(flat_parameters(network)) for name, network in networks.items()}
-    rng = np.random.default_rng(args.seed)
-    return SimpleNamespace(iteration=0, global_step=0, rng=rng, envs=actors, **networks, **optimizers)
-
-
-def train(args: Args) -> None:
-    """Trains to the end, from the newest checkpoint in the run folder or else from the beginning."""
-    state = initial_state(args, make_actors(args))
-    with open_run(args, state) as run:
-        while state.global_step < planned_steps(args):
-            experience = rollout(args, state)
-            batch = advantages(args, state, experience)
-            state, statistics = update(args, state, batch)
-            record(args, run, state, statistics, experience["episodes"])
-
-
-def main(argv: list[str] | None = None) -> None:
-    args = tyro.cli(Args, args=argv, description=__doc__)
-    check_arguments(args)
-    torch.set_num_threads(1)
-    try:
-        if args.compile and not can_compile():
-            print("torch.compile does not work here (no C++ compiler?); going on with --no-compile", file=sys.stderr)
-            args = replace(args, compile=False)
-        train(args)
-    except BaseException:
-        if not SIGNALS:
-            raise
-        stop("interrupted; the same command, without --overwrite, continues this run", 130)
+def gaussian(means: Tensor, stds: Tensor) -> Independent:
+    """Diagonal Gaussians over actions [B, action]. Unvalidated: checks of the values cannot be compiled."""
+    return Independent(Normal(means, stds, validate_args=False), 1, validate_args=False)
 
 
 # =====================================================================================================================
 # Bookkeeping, the same in every script: arguments, environments, checkpoints, run folder. No algorithm below.
 # =====================================================================================================================
 
-FORMAT = 1  # of the checkpoints
+FORMAT = 2  # of the checkpoints
 SCRIPT = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
 NOT_OF_THE_RUN = ("runs_dir", "run_name", "overwrite", "checkpoint_every")  # may differ when a run continues
-SIGNALS = []  # to end this process: numbers of the signals that came in
-TAGS = """
-    charts/iteration charts/global_step charts/sps charts/episodes charts/episodic_return charts/episodic_length
-    losses/policy_loss losses/value_loss losses/entropy trust_region/mean_kl trust_region/max_kl trust_region/max_ratio
-    trust_region/clip_fraction losses/explained_variance charts/policy_lr charts/value_lr
-""".split()
+COLUMNS = """
+    iteration global_step sps episodes episodic_return episodic_length policy_loss value_loss entropy mean_kl max_kl
+    max_ratio clip_fraction explained_variance policy_lr value_lr policy_grad_norm value_grad_norm policy_grads_clipped
+    value_grads_clipped
+""".split()  # of progress.csv, in every script; what else an algorithm measures stands behind them
+
+POSITIVE = "must be greater than 0", lambda x: x > 0
+SHARE = "must lie in [0, 1]", lambda x: 0 <= x <= 1
+SEED = "must lie in [0, 2^64)", lambda x: 0 <= x < 2**64
+ANY = "must be a number", lambda x: True
+
+
+def check_fields(args: Args, **rules: tuple[str, Callable]) -> None:
+    """Refuses what tyro lets through, by a ValueError that tyro prints: finite numbers that keep their rule."""
+    for name, value in vars(args).items():
+        text, holds = rules.get(name, POSITIVE)
+        numbers = value if isinstance(value, tuple) else (value,)
+        if isinstance(value, bool | str | None):
+            continue
+        if not numbers or not all(holds(x) and abs(x) <= torch.finfo(torch.float32).max for x in numbers):
+            raise ValueError(f"--{name.replace('_', '-')} {value}: {text}, and finite in single precision")
 
 
 def stop(message: str, status: int = 2) -> NoReturn:
-    """Ends the program with one line on standard error; status 2: bad input, 1: training failed, 130: interrupted."""
+    """Ends the program with one line on standard error; status 2: bad input, 1: training failed."""
     print(f"{Path(__file__).name}: {message}", file=sys.stderr)
     raise SystemExit(status)
-
-
-def interrupt(number: int, _: Any) -> NoReturn:
-    """Handles Ctrl-C and SIGTERM. Now and then a library swallows or renames the exception (weak references' callbacks
-    in torch.compile do): SIGNALS still says that it came."""
-    SIGNALS.append(number)
-    raise KeyboardInterrupt
-
-
-def check_arguments(args: Args) -> None:
-    """Refuses what tyro lets through: numbers must be finite and, where no other rule stands here, greater than 0."""
-    not_negative = "must not be negative", lambda x: x >= 0
-    share, positive_share = ("must lie in [0, 1]", lambda x: 0 <= x <= 1), ("must lie in (0, 1]", lambda x: 0 < x <= 1)
-    sizes = "must be one or more sizes greater than 0", lambda x: x and min(x) > 0
-    seeds = "must lie in [0, 2^64)", lambda x: 0 <= x < 2**64
-    rules = dict(seed=seeds, cg_damping=not_negative, gamma=share, gae_lambda=share)
-    rules |= dict(fisher_fraction=positive_share, backtrack_ratio=positive_share)
-    rules |= dict(policy_hidden=sizes, value_hidden=sizes, entropy_coef=("", lambda x: True))
-    for name, value in asdict(args).items():
-        option, is_number = f"--{name.replace('_', '-')} {value}", not isinstance(value, bool | str | None)
-        if isinstance(value, float) and not abs(value) <= torch.finfo(torch.float32).max:
-            stop(f"{option}: must be finite in single precision")
-        text, holds = rules.get(name, ("must be greater than 0", lambda x: x > 0))
-        if is_number and not holds(value):
-            stop(f"{option}: {text}")
-    batch_size = args.num_envs * args.num_steps
-    if args.total_timesteps < batch_size:
-        stop(f"--total-timesteps {args.total_timesteps}: less than one iteration, num_envs * num_steps = {batch_size}")
-    size, rest = divmod(batch_size, args.num_minibatches)
-    smallest = 2 if hasattr(args, "value_lr") else 1  # standard deviations need two pairs, REINFORCE has none
-    if rest or size < smallest:
-        text = f"num_envs * num_steps = {batch_size} must divide evenly into minibatches of {smallest} or more"
-        stop(f"--num-minibatches {args.num_minibatches}: {text}")
 
 
 def make_actors(args: Args) -> list[Actor]:
@@ -524,139 +477,120 @@ def make_actors(args: Args) -> list[Actor]:
     for name, space in (("observations", env.observation_space), ("actions", env.action_space)):
         if not isinstance(space, gym.spaces.Box) or len(space.shape) != 1:
             stop(f"--env-id {args.env_id}: {name} must be a flat Box, not {space}")
-    if args.squash_action and not env.action_space.is_bounded():
-        stop(f"--squash-action: the actions of {args.env_id} have no finite bounds")
     return actors
 
 
-def space_sizes(actors: list[Actor]) -> tuple[int, int]:
-    env = actors[0].env
-    return env.observation_space.shape[0], env.action_space.shape[0]
-
-
-def can_compile() -> bool:
-    try:
-        torch.compile(torch.neg, fullgraph=True, options={"cpp_wrapper": True})(torch.zeros(2))
-        return True
-    except Exception:
-        if SIGNALS:
-            raise
-        return False
-
-
-def pack(x: Any) -> Any:
+def pack(part: Any) -> Any:
     """A part of the training state -> tensors and plain values, all that torch.load(weights_only=True) takes."""
-    if hasattr(x, "state_dict"):
-        return x.state_dict()
-    if isinstance(x, np.random.Generator):
-        return x.bit_generator.state
-    if isinstance(x, list) and isinstance(x[0], Actor):
-        return [vars(a) | dict(obs=None if a.obs is None else torch.from_numpy(a.obs), env=pack_env(a)) for a in x]
-    return x
+    if isinstance(part, np.random.Generator):
+        return part.bit_generator.state
+    if isinstance(part, list):
+        return [pack_actor(actor) for actor in part]
+    return part.state_dict() if hasattr(part, "state_dict") else part
 
 
-def pack_env(actor: Actor) -> dict[str, Any] | None:
-    """Exact state of a MuJoCo environment in mid-episode; None for any other environment and before the first reset."""
-    env = actor.env.unwrapped
+def pack_actor(actor: Actor) -> dict[str, Any]:
+    """An actor and the exact state of its MuJoCo environment; of another environment, and before the first reset, obs
+    is None, so that a new episode begins."""
+    env, saved = actor.env.unwrapped, vars(actor) | dict(env=None)
     if not isinstance(env, MujocoEnv) or actor.obs is None:
-        return None
+        return saved | dict(obs=None)
     physics = torch.empty(mujoco.mj_stateSize(env.model, mujoco.mjtState.mjSTATE_INTEGRATION), dtype=torch.float64)
     mujoco.mj_getState(env.model, env.data, physics.numpy(), mujoco.mjtState.mjSTATE_INTEGRATION)
     # Ant's and Humanoid's rewards read positions that the last step left behind and that are not part of that state.
     xpos, xipos = torch.tensor(env.data.xpos), torch.tensor(env.data.xipos)
-    return dict(physics=physics, xpos=xpos, xipos=xipos, rng=pack(env.np_random))
+    saved["env"] = dict(physics=physics, xpos=xpos, xipos=xipos, rng=pack(env.np_random))
+    return saved | dict(obs=torch.from_numpy(actor.obs))
 
 
-def unpack_actor(actor: Actor, saved: dict[str, Any]) -> None:
-    """Puts the actor where `pack` found it; one whose environment was not packed will begin a new episode."""
-    packed, env, wrapper = saved["env"], actor.env.unwrapped, actor.env
-    if packed is None:
-        return
-    actor.env.reset()
-    env.np_random.bit_generator.state = packed["rng"]
-    mujoco.mj_setState(env.model, env.data, packed["physics"].numpy(), mujoco.mjtState.mjSTATE_INTEGRATION)
-    env.data.xpos[:], env.data.xipos[:] = packed["xpos"].numpy(), packed["xipos"].numpy()
-    while wrapper is not env:
-        if isinstance(wrapper, gym.wrappers.TimeLimit):
-            wrapper._elapsed_steps = saved["episode_length"]
-        wrapper = wrapper.env
-    vars(actor).update(saved | dict(env=actor.env, obs=saved["obs"].numpy()))
-
-
-def restore(state: SimpleNamespace, checkpoint: dict[str, Any]) -> None:
-    """Puts an initial state where the checkpoint was."""
+def restore(state: State, checkpoint: dict[str, Any]) -> None:
+    """Puts a state where the checkpoint was."""
     for name, part in vars(state).items():
-        if hasattr(part, "load_state_dict"):
-            part.load_state_dict(checkpoint[name])
-        elif isinstance(part, np.random.Generator):
+        if isinstance(part, np.random.Generator):
             part.bit_generator.state = checkpoint[name]
-        elif name == "envs":
+        elif isinstance(part, list):
             for actor, saved in zip(part, checkpoint[name]):
-                unpack_actor(actor, saved)
+                restore_actor(actor, saved)
+        elif hasattr(part, "load_state_dict"):
+            part.load_state_dict(checkpoint[name])
         else:
             setattr(state, name, checkpoint[name])
 
 
+def restore_actor(actor: Actor, saved: dict[str, Any]) -> None:
+    if saved["obs"] is None:
+        return
+    env, packed = actor.env.unwrapped, saved["env"]
+    actor.env.reset()
+    env.np_random.bit_generator.state = packed["rng"]
+    mujoco.mj_setState(env.model, env.data, packed["physics"].numpy(), mujoco.mjtState.mjSTATE_INTEGRATION)
+    env.data.xpos[:], env.data.xipos[:] = packed["xpos"].numpy(), packed["xipos"].numpy()
+    actor.env.set_wrapper_attr("_elapsed_steps", saved["episode_length"])  # of the time limit
+    vars(actor).update(saved | dict(env=actor.env, obs=saved["obs"].numpy()))
+
+
 def identity(args: Args) -> dict[str, Any]:
     """What a checkpoint says of its run: a run continues to the same bits where none of it differs."""
-    libraries = {x.__name__: str(x.__version__) for x in (torch, gym, mujoco, np)}
-    versions = dict(python=platform.python_version(), **libraries)
+    versions = {x.__name__: str(x.__version__) for x in (torch, gym, mujoco, np)}
+    versions |= dict(python=platform.python_version())
     return dict(format=FORMAT, algo=Path(__file__).stem, args=asdict(args), script=SCRIPT, versions=versions)
 
 
-def save_checkpoint(args: Args, folder: Path, state: SimpleNamespace) -> None:
+def save_checkpoint(args: Args, folder: Path, state: State) -> None:
     """Writes iter_000150.pt, the state in which iteration 150 begins, whole or not at all."""
-    path = folder / "checkpoints" / f"iter_{state.iteration:06d}.pt"
-    torch.save(identity(args) | {name: pack(x) for name, x in vars(state).items()}, path.with_suffix(".tmp"))
+    path, buffer = folder / "checkpoints" / f"iter_{state.iteration:06d}.pt", io.BytesIO()
+    torch.save(identity(args) | {name: pack(part) for name, part in vars(state).items()}, buffer)
+    path.with_suffix(".tmp").write_bytes(buffer.getvalue())
     path.with_suffix(".tmp").replace(path)
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
     """The checkpoint's dictionary; stops where the file does not hold one."""
     try:
-        checkpoint = torch.load(path, weights_only=True)
+        checkpoint = torch.load(path, weights_only=True)  # a checkpoint from elsewhere must not bring code with it
     except Exception:  # a damaged file raises almost anything
         checkpoint = None
-    if not isinstance(checkpoint, dict) or "format" not in checkpoint:
-        stop(f"{path} is damaged or not a checkpoint; without it, the run continues from the one before")
-    if checkpoint["format"] != FORMAT:
-        stop(f"{path} has format {checkpoint['format']}, this script reads {FORMAT}; choose another --run-name")
+    if not isinstance(checkpoint, dict) or checkpoint.get("format") != FORMAT:
+        stop(f"{path} is damaged or no checkpoint of format {FORMAT}; without it, the run continues from an older one")
     return checkpoint
 
 
 def default_run_name(args: Args) -> str:
-    flags = []
+    """Environment, algorithm, every non-default flag, seed; where that grows too long, a hash of the flags."""
+    flags, start, end = "", f"{args.env_id}__{Path(__file__).stem}", f"__seed{args.seed}"
     for field in fields(args):
         name, value = field.name.replace("_", "-"), getattr(args, field.name)
-        if value != field.default and field.name not in ("env_id", "seed", *NOT_OF_THE_RUN):
+        # compile depends on the machine: it is recorded, but no part of the name.
+        if value != field.default and field.name not in ("env_id", "seed", "compile", *NOT_OF_THE_RUN):
             text = "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
-            flags.append({"True": name, "False": f"no-{name}"}.get(text, f"{name}={text}"))
-    start, end = [args.env_id, Path(__file__).stem], [f"seed{args.seed}"]
-    name = "__".join(start + flags + end)
-    if len(name) > 150:
-        name = "__".join([*start, hashlib.sha256("__".join(flags).encode()).hexdigest()[:12], *end])
-    return name.replace("/", "-").replace(":", "-")
+            flags += {"True": f"__{name}", "False": f"__no-{name}"}.get(text, f"__{name}={text}")
+    if len(start + flags + end) > 150:
+        flags = f"__{hashlib.sha256(flags.encode()).hexdigest()[:12]}"
+    return (start + flags + end).replace("/", "-").replace(":", "-")
 
 
 def check_identity(args: Args, folder: Path, checkpoint: dict[str, Any]) -> None:
-    """Stops where the run in the folder is another one, or finished, or cannot continue to the same bits."""
+    """Stops where the folder holds another run, or a finished one; says what else has changed since the checkpoint."""
 
-    def differences(old: dict[str, Any], new: dict[str, Any]) -> str:
-        names = [name for name in {**old, **new} if name not in NOT_OF_THE_RUN and old.get(name) != new.get(name)]
-        return ", ".join(f"{name} was {old.get(name)}, is {new.get(name)}" for name in names)
+    def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+        names = [name for name in old | new if name not in NOT_OF_THE_RUN and old.get(name) != new.get(name)]
+        return [f"{name} was {old.get(name)}, is {new.get(name)}" for name in names]
+
+    def code(x: dict[str, Any]) -> dict[str, Any]:
+        return x["versions"] | dict(script=x["script"][:8], compile=x["args"].pop("compile"))
 
     old, new = checkpoint, identity(args)
-    if other := differences({"algo": old["algo"], **old["args"]}, {"algo": new["algo"], **new["args"]}):
-        stop(f"{folder} holds another run: {other}; choose another --run-name, or --overwrite")
-    changed = differences(old["versions"] | {"script": old["script"][:8]}, new["versions"] | {"script": SCRIPT[:8]})
-    if old["global_step"] >= planned_steps(args):
-        stop(f"{folder} is finished" + (f"; changed since: {changed}" if changed else ""), 0)
+    changed = differences(code(old), code(new))
+    if other := differences(old["args"] | dict(algo=old["algo"]), new["args"] | dict(algo=new["algo"])):
+        stop(f"{folder} holds another run: {', '.join(other)}; choose another --run-name, or --overwrite")
+    if checkpoint["global_step"] >= planned_steps(args):
+        stop("; changed since: ".join([f"{folder} is finished", *changed]), 0)
     if changed:
-        stop(f"{folder} cannot continue to the same bits: {changed}; change that back, or --overwrite")
+        print(f"{', '.join(changed)}: from here on not the bits of an uninterrupted run", file=sys.stderr)
 
 
 @contextlib.contextmanager
-def open_run(args: Args, state: SimpleNamespace) -> Iterator[SimpleNamespace]:
+def open_run(args: Args, state: State) -> Iterator[SimpleNamespace]:
     """Creates or continues the run folder, locked while the context lasts; where it has a checkpoint, puts the initial
     state there. Yields what `record` writes to."""
     folder = Path(args.runs_dir) / (args.run_name or default_run_name(args))
@@ -668,15 +602,17 @@ def open_run(args: Args, state: SimpleNamespace) -> Iterator[SimpleNamespace]:
     with progress:
         try:
             fcntl.flock(progress, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            stop(f"{folder} is in use by another process ({error.strerror})")
+        except BlockingIOError:
+            stop(f"{folder} is in use by another process")
+        except OSError as error:  # a network's file system without locks
+            print(f"{folder}: {error.strerror}; take care to start this run only once", file=sys.stderr)
         checkpoints = sorted(folder.glob("checkpoints/iter_*.pt"))
         if checkpoints and not args.overwrite:
             checkpoint = load_checkpoint(checkpoints[-1])
             check_identity(args, folder, checkpoint)
             restore(state, checkpoint)
             print(f"{folder}: continuing from iteration {state.iteration}", flush=True)
-            if state.iteration > 0 and any(actor.obs is None for actor in state.envs):
+            if state.iteration > 0 and any(actor.obs is None for actor in state.actors):
                 print("not a MuJoCo environment: new episodes begin, not an exact continuation", file=sys.stderr)
         else:
             for path in [*checkpoints, *folder.glob("events.out.tfevents.*")]:
@@ -688,55 +624,80 @@ def open_run(args: Args, state: SimpleNamespace) -> Iterator[SimpleNamespace]:
         for _ in range(state.iteration + 1 if state.iteration else 0):  # the header and a row an iteration
             progress.readline()
         progress.truncate(progress.tell())
-        start, now = state.global_step, time.perf_counter()
-        bar = tqdm(total=planned_steps(args), initial=start, unit=" steps", unit_scale=True, disable=None)
-        with SummaryWriter(folder, purge_step=start + 1) as tensorboard, bar:
+        done, seconds = state.global_step, 0.1 if sys.stderr.isatty() else 30  # in a file, a bar now and then
+        bar = tqdm(total=planned_steps(args), initial=done, unit=" steps", unit_scale=True, mininterval=seconds)
+        with SummaryWriter(folder, purge_step=done + 1) as tensorboard, bar:
             files = dict(folder=folder, progress=progress, tensorboard=tensorboard, bar=bar)
-            yield SimpleNamespace(**files, last_record=(start, now), last_line=now)
+            yield SimpleNamespace(**files, last=(done, time.perf_counter()))
 
 
-def record(args: Args, run: SimpleNamespace, state: SimpleNamespace, statistics: dict[str, float], episodes: list):
+def record(args: Args, run: SimpleNamespace, state: State, statistics: dict[str, float], episodes: list) -> None:
     """Logs an iteration to progress.csv, TensorBoard and the screen, and saves a checkpoint when it is time. Stops at a
     non-finite state, before it can be saved."""
-    if SIGNALS:
-        raise KeyboardInterrupt
-    watched = [x for name, x in statistics.items() if name.endswith("loss")]
-    watched += [x for part in vars(state).values() if hasattr(part, "state_dict") for x in part.state_dict().values()]
-    if not all(torch.as_tensor(x).isfinite().all() for x in watched):
+    parts = [pack(part) for name, part in vars(state).items() if name != "actors"]
+    watched = [x for part in parts for x in (part.values() if isinstance(part, dict) else [part])]
+    watched += [x for name, x in statistics.items() if name.endswith("loss")]
+    if not all(torch.as_tensor(x).isfinite().all() for x in watched if isinstance(x, Tensor | float)):
         stop(f"iteration {state.iteration - 1}: a loss, parameter, observation or reward is not finite; not saved", 1)
 
-    (last_step, last_time), now = run.last_record, time.perf_counter()
-    sps, run.last_record = (state.global_step - last_step) / (now - last_time), (state.global_step, now)
+    (last_step, last_time), run.last = run.last, (state.global_step, time.perf_counter())
+    sps = (state.global_step - last_step) / (run.last[1] - last_time)
     row = dict(iteration=state.iteration - 1, global_step=state.global_step, sps=round(sps, 1), episodes=len(episodes))
     if episodes:
         row["episodic_return"], row["episodic_length"] = np.mean(episodes, axis=0).tolist()
+        run.bar.set_postfix(episodic_return=f"{row['episodic_return']:.1f}", refresh=False)
     row |= statistics
-    tags = {tag.split("/")[1]: tag for tag in TAGS}
-    tags |= {name: f"trust_region/{name}" for name in statistics if name not in tags}
-    table = csv.DictWriter(run.progress, tags)
+    table = csv.DictWriter(run.progress, [*COLUMNS, *(name for name in row if name not in COLUMNS)])
     if state.iteration == 1:
         table.writeheader()
     table.writerow(row)
     run.progress.flush()
     for name, x in row.items():
-        run.tensorboard.add_scalar(tags[name], x, state.global_step)
-
-    episodic_return = f"{row['episodic_return']:.1f}" if episodes else "-"
-    run.bar.set_postfix(episodic_return=episodic_return, refresh=False)
+        run.tensorboard.add_scalar(f"train/{name}", x, state.global_step)
     run.bar.update(state.global_step - last_step)
-    last = state.global_step >= planned_steps(args)
-    if run.bar.disable and (last or now - run.last_line > 30):  # no terminal: now and then a line instead of the bar
-        left = tqdm.format_interval(max(0, planned_steps(args) - state.global_step) / sps)
-        print(f"{state.global_step:,} steps, {sps:,.0f}/s, return {episodic_return}, {left} left", flush=True)
-        run.last_line = now
-    if last or state.iteration % args.checkpoint_every == 0:
+    if state.global_step >= planned_steps(args) or state.iteration % args.checkpoint_every == 0:
         run.tensorboard.flush()
         save_checkpoint(args, run.folder, state)
 
 
+def can_compile() -> bool:
+    try:
+        torch.compile(torch.neg, fullgraph=True, options={"cpp_wrapper": True})(torch.zeros(2))
+        return True
+    except Exception:
+        return False
+
+
+def interrupt(*_: Any) -> NoReturn:
+    """Handles Ctrl-C. Ends at once: a checkpoint is whole or not there, and libraries swallow KeyboardInterrupt."""
+    print("\ninterrupted; the same command, without --overwrite, continues this run", file=sys.stderr, flush=True)
+    os._exit(130)
+
+
+def main(argv: list[str] | None = None) -> None:
+    args = tyro.cli(Args, args=argv, description=__doc__)
+    batch_size = args.num_envs * args.num_steps
+    if args.total_timesteps < batch_size:
+        stop(f"--total-timesteps {args.total_timesteps}: less than one iteration, num_envs * num_steps = {batch_size}")
+    if batch_size % args.num_minibatches or batch_size < 2 * args.num_minibatches:  # standard deviations need two
+        text = f"num_envs * num_steps = {batch_size} must divide evenly into minibatches of 2 or more"
+        stop(f"--num-minibatches {args.num_minibatches}: {text}")
+    torch.set_num_threads(1)  # the networks are too small for more: many runs are many processes, one a core
+    if args.compile and not can_compile():
+        print("torch.compile does not work here (no C++ compiler?); going on with --no-compile", file=sys.stderr)
+        args = replace(args, compile=False)
+    # TensorBoard's thread passes its errors on to the next call here; without their traceback, they are one line.
+    threading.excepthook = lambda x: None if issubclass(x.exc_type, OSError) else threading.__excepthook__(x)
+    try:
+        train(args)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        stop(f"{error.strerror}: where there is room, the same command continues from the last checkpoint", 1)
+
+
 if __name__ == "__main__":
-    for number in (signal.SIGINT, signal.SIGTERM):
-        if signal.getsignal(number) != signal.SIG_IGN:  # as a shell's background jobs ignore Ctrl-C
-            signal.signal(number, interrupt)
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as a shell's background jobs ignore Ctrl-C
+        signal.signal(signal.SIGINT, interrupt)
     sys.path.append(os.getcwd())  # where --env-id my_module:MyEnv-v0 looks for my_module.py
     main()

@@ -10,6 +10,7 @@ episode is played to its end, by an actor of its own, so that long ones count no
 
 import ast
 import contextlib
+import copy
 import fcntl
 import functools
 import hashlib
@@ -31,7 +32,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Annotated, Any, NamedTuple, NoReturn
 
 import gymnasium as gym
@@ -40,7 +41,7 @@ import numpy as np
 import torch
 import tyro
 from matplotlib.figure import Figure
-from torch import Tensor
+from torch import Tensor, nn
 from tqdm import tqdm
 
 # Arguments -----------------------------------------------------------------------------------------------------------
@@ -92,10 +93,9 @@ NAMES = ("returns", "lengths")
 def acting_parameters(source: Source, deterministic: bool) -> Tensor:
     """Policy parameters [P]; with a standard deviation of 0 if the policy is to act deterministically."""
     script, _, state = checkpoint_state(source)
-    policy = script.with_parameters(state.policy, script.flat_parameters(state.policy))
     if deterministic:
-        policy.log_std.data.fill_(-torch.inf)
-    return script.flat_parameters(policy)
+        state.policy.log_std.data.fill_(-torch.inf)
+    return script.flat_parameters(state.policy)
 
 
 def measure_episodes(args: Args, source: Source, sample: Callable, _: Any) -> Iterator[dict[str, Any]]:
@@ -128,15 +128,15 @@ class Camera(gym.Wrapper):
 def film(args: Args, source: Source) -> None:
     """Plays an episode into the video file, at about 30 frames a second."""
     script, settings, state = fresh_state(source, (args.seed, source.iteration), 1, 32)
-    state.policy = script.with_parameters(state.policy, acting_parameters(source, args.deterministic))
-    [actor] = state.envs
+    nn.utils.vector_to_parameters(acting_parameters(source, args.deterministic), state.policy.parameters())
+    [actor] = state.actors
     try:
         env = gym.make(settings.env_id, render_mode="rgb_array")
         fps = env.metadata.get("render_fps", 30)
         stride = max(1, round(fps / 30))
         actor.env = camera = Camera(env, stride)
         while not camera.ended:
-            script.rollout(settings, state, live=False)
+            script.rollout(settings, state)
     except Exception as error:
         sys.unraisablehook = lambda _: None  # what failed to start fails to end, too
         advice = "without a screen, install libegl1 and libgl1-mesa-dri (their names in Debian) and set MUJOCO_GL=egl"
@@ -200,7 +200,7 @@ def main(argv: list[str] | None = None) -> None:
     runs = [choose(run, args.checkpoints) if args.checkpoints else run[-1:] for run in opened]
     sources, looks = sum(runs, []), run_styles(args.runs, args.labels)
     styles = [style for style, run in zip(looks, runs) for _ in run]
-    limit = checkpoint_state(sources[0])[2].envs[0].env.spec.max_episode_steps
+    limit = checkpoint_state(sources[0])[2].actors[0].env.spec.max_episode_steps
     path = output_folder(args.out, args.runs) / "evaluate.json"
     work = []
     for source in sources:
@@ -222,13 +222,14 @@ def main(argv: list[str] | None = None) -> None:
 # Shared by the diagnostics: runs and their scripts, sampling, workers, results, figures. No measurement below.
 # =====================================================================================================================
 
-GROUP = 8  # actors stepped in lock-step; fixed, since a row's last bits depend on the size of the batch it is in
-CONTRACT = "make_networks initial_state rollout advantages objective update".split()
+GROUP = 8  # actors of a rollout; fixed, since a row's last bits depend on the size of the batch it is in
+CONTRACT = "make_networks initial_state rollout estimate_advantages objective update".split()
 HELPERS = """
-    Args make_actors load_checkpoint restore planned_steps call flat_parameters with_parameters log_prob
-    kl_divergence policy_change
+    Args make_actors load_checkpoint restore planned_steps can_compile flat_parameters with_parameters
+    compare_policies
 """.split()
-NOT_OF_THE_SETTING = "env_id seed runs_dir run_name overwrite checkpoint_every".split()
+# compile: whether the machine could; runs' names leave it out as well
+NOT_OF_THE_SETTING = "env_id seed runs_dir run_name overwrite checkpoint_every compile".split()
 COLOURS = {
     **dict(ppo="#0072b2", ppo_m="#d55e00", ppo_noclip="#56b4e9", trpo="#009e73", trpo_plus="#e69f00"),
     **dict(reinforce="#999999", a2c="#cc79a7", vmpo="#000000"),
@@ -237,7 +238,7 @@ MARKERS = dict(zip(COLOURS, "os^Dv*Px"))  # colours are not enough in greyscale
 
 
 def stop(message: str, status: int = 2) -> NoReturn:
-    """Ends the program with one line on standard error; status 2: bad input, 1: training failed, 130: interrupted."""
+    """Ends the program with one line on standard error; status 2: bad input, 1: training failed."""
     print(f"{Path(__file__).name}: {message}", file=sys.stderr)
     raise SystemExit(status)
 
@@ -393,48 +394,58 @@ def choose(sources: list[Source], iterations: tuple[int, ...]) -> list[Source]:
 
 
 @functools.lru_cache(maxsize=4)
-def checkpoint_state(source: Source) -> tuple[ModuleType, Any, SimpleNamespace]:
-    """Script, arguments and training state of a checkpoint, its actors not yet reset. At iteration 0, where there are
-    no statistics of observations and rewards yet, one discarded rollout makes them."""
+def read_checkpoint(source: Source) -> tuple[ModuleType, Any, Any]:
+    """Script, arguments and training state of a checkpoint, its statistics frozen. At iteration 0, where there are none
+    of observations and rewards yet, one discarded rollout makes them."""
     script = load_script(source.script)
     checkpoint = script.load_checkpoint(source.path)
     try:
-        args = script.Args(**checkpoint["args"])
-        if hasattr(args, "compile"):
-            args = replace(args, compile=False)  # an update or two do not repay it
+        args = replace(script.Args(**checkpoint["args"]), compile=False)  # an update or two do not repay it
         state = script.initial_state(args, script.make_actors(args))
         script.restore(state, checkpoint)
-    except (TypeError, KeyError, RuntimeError) as error:
+    except (TypeError, ValueError, KeyError, RuntimeError) as error:
         text = " ".join(str(error).split())
         stop(f"{source.script} does not fit {source.run}: {type(error).__name__}: {text}")
     if state.iteration == 0:
         script.rollout(args, state)
+    for part in vars(state).values():
+        if hasattr(part, "frozen"):
+            part.frozen = True
     return script, args, state
 
 
+def checkpoint_state(source: Source) -> tuple[ModuleType, Any, Any]:
+    """The same, with a copy of the state: updates change a state in place, and the next caller must not see that."""
+    script, args, state = read_checkpoint(source)
+    return script, args, copied(state)
+
+
+def copied(state: Any) -> Any:
+    """A copy of a training state but for its actors: a copied environment does not step to the same observations."""
+    return replace(state, **{name: copy.deepcopy(part) for name, part in vars(state).items() if name != "actors"})
+
+
 def fresh_state(source: Source, seed: tuple[int, ...], num_envs: int, num_steps: int) -> tuple:
-    """Script, arguments and the checkpoint's state with actors that will begin new episodes and a generator of its own:
-    whatever the state holds one of for each actor is in a list, and taken from an initial state."""
+    """Script, arguments and the checkpoint's state with actors that will begin new episodes and a generator of its
+    own."""
     script, args, state = checkpoint_state(source)
     args = replace(args, num_envs=num_envs, num_steps=num_steps)
-    initial = script.initial_state(args, script.make_actors(args))
-    per_actor = {name: part for name, part in vars(initial).items() if isinstance(part, list)}
-    return script, args, SimpleNamespace(**vars(state) | per_actor | dict(rng=np.random.default_rng(seed)))
+    return script, args, replace(state, actors=script.make_actors(args), rng=np.random.default_rng(seed))
 
 
 def play(source: Source, seed: tuple[int, ...], num_envs: int, num_steps: int, parameters: Tensor) -> list[tuple]:
     """Return and length of complete episodes of the policy with the parameters [P], undiscounted and of raw rewards:
     each actor takes num_steps and goes on to the end of its episode, so that long episodes count no less than short."""
     script, args, state = fresh_state(source, seed, num_envs, num_steps)
-    state.policy = script.with_parameters(state.policy, parameters)
-    for actor in state.envs:  # a rollout's episodes do not say whose they were
+    nn.utils.vector_to_parameters(parameters, state.policy.parameters())
+    for actor in state.actors:  # a rollout's episodes do not say whose they were
         actor.env = gym.wrappers.RecordEpisodeStatistics(actor.env, buffer_length=num_steps + 32)
-    script.rollout(args, state, live=False)
-    counts = {id(actor): len(actor.env.return_queue) + (actor.episode_length > 0) for actor in state.envs}
-    actors = state.envs
+    script.rollout(args, state)
+    counts = {id(actor): len(actor.env.return_queue) + (actor.episode_length > 0) for actor in state.actors}
+    actors = state.actors
     while unfinished := [x for x in actors if len(x.env.return_queue) < counts[id(x)]]:
-        state.envs = unfinished
-        script.rollout(replace(args, num_envs=len(unfinished), num_steps=32), state, live=False)
+        state.actors = unfinished
+        script.rollout(replace(args, num_envs=len(unfinished), num_steps=32), state)
     queues = [zip(x.env.return_queue, x.env.length_queue) for x in actors]
     return [(float(a), int(b)) for x, queue in zip(actors, queues) for a, b in islice(queue, counts[id(x)])]
 

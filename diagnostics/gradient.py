@@ -16,6 +16,7 @@ as many more as --true-pairs asks for.
 
 import ast
 import contextlib
+import copy
 import fcntl
 import functools
 import hashlib
@@ -34,7 +35,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Annotated, Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -43,6 +44,7 @@ import tyro
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor, nn
+from torch.distributions import kl_divergence
 from tqdm import tqdm
 
 # Arguments -----------------------------------------------------------------------------------------------------------
@@ -103,19 +105,19 @@ def gradient_sums(source: Source, seed: tuple, num_envs: int, num_steps: int, tr
     pi [P], of grad ln pi [P], the number of pairs, of A and of A^2. Baselines: the value network and, given the
     "true" value function (parameters, scale and shift), that and none."""
     script, args, state = fresh_state(source, seed, num_envs, num_steps)
-    experience = script.rollout(args, state, live=False)
-    batch = script.advantages(args, state, experience)
+    experience = script.rollout(args, state)
+    batch = script.estimate_advantages(args, state, experience)
     weights = [batch["advantages"]]
     if true_value is not None:
         parameters, scale, shift = true_value
         network = script.with_parameters(state.value, parameters)
-        with_true_value = SimpleNamespace(**vars(state) | dict(value=lambda obs: network(obs) * scale + shift))
-        weights += [script.advantages(args, with_true_value, experience)["advantages"]]
+        with_true_value = replace(state, value=lambda obs: network(obs) * scale + shift)
+        weights += [script.estimate_advantages(args, with_true_value, experience)["advantages"]]
         weights += [returns(script, args, state, experience)]
     parameters = script.flat_parameters(state.policy).requires_grad_()
-    sums = []
+    policy, sums = script.with_parameters(state.policy, parameters), []
     for rows in segment_rows(experience, num_steps):
-        log_probs = script.log_prob(*script.call(state.policy, parameters, batch["obs"][rows]), batch["actions"][rows])
+        log_probs = policy(batch["obs"][rows]).log_prob(batch["actions"][rows])
         [score] = torch.autograd.grad(log_probs.sum(), parameters, retain_graph=True)
         for A in weights:
             [weighted] = torch.autograd.grad(log_probs @ A[rows], parameters, retain_graph=True)
@@ -125,10 +127,10 @@ def gradient_sums(source: Source, seed: tuple, num_envs: int, num_steps: int, tr
     return np.reshape(sums, (-1, len(weights), len(sums[0])))
 
 
-def returns(script: ModuleType, args: Any, state: SimpleNamespace, experience: dict[str, Any]) -> Tensor:
+def returns(script: ModuleType, args: Any, state: Any, experience: dict[str, Any]) -> Tensor:
     """Discounted returns [B] of the scaled rewards: what GAE's targets are with lambda 1. Where an episode was cut off
     (a time limit, the end of a segment) they go on with the value network."""
-    return script.advantages(replace(args, gae_lambda=1.0), state, experience)["targets"]
+    return script.estimate_advantages(replace(args, gae_lambda=1.0), state, experience)["value_targets"]
 
 
 def gradient(sums: np.ndarray) -> np.ndarray:
@@ -234,8 +236,8 @@ def pairwise(matrix: np.ndarray, resamples: int = 500) -> dict[str, Any]:
 def training_step(source: Source, seed: tuple[int, ...], num_envs: int, num_steps: int) -> Tensor:
     """Policy parameters [P] after one whole update on a fresh batch of the size that training uses."""
     script, args, state = fresh_state(source, seed, num_envs, num_steps)
-    batch = script.advantages(args, state, script.rollout(args, state, live=False))
-    return script.flat_parameters(script.update(args, state, batch)[0].policy)
+    script.update(args, state, script.estimate_advantages(args, state, script.rollout(args, state)))
+    return script.flat_parameters(state.policy)
 
 
 def measure_steps(args: Args, source: Source, sample: Callable, _: Any) -> Iterator[dict[str, Any]]:
@@ -247,10 +249,10 @@ def measure_steps(args: Args, source: Source, sample: Callable, _: Any) -> Itera
     tasks = [(source, (args.seed, source.iteration, 2, i), *size) for i in range(args.step_repeats)]
     after = list(sample(training_step, tasks))
     steps = torch.stack(after) - script.flat_parameters(state.policy)
+    obs = torch.from_numpy(experience["obs"])
     with torch.no_grad():
-        outputs = [script.call(state.policy, parameters, torch.from_numpy(experience["obs"])) for parameters in after]
-    means, log_stds = (torch.stack(x) for x in zip(*outputs))
-    kls = torch.stack([script.kl_divergence(*one, means, log_stds).mean(1) for one in outputs]).numpy()
+        policies = [script.with_parameters(state.policy, parameters)(obs) for parameters in after]
+    kls = np.array([[kl_divergence(one, other).mean().item() for other in policies] for one in policies])
     steps = steps.double().numpy()
     numbers = dict(cosine=pairwise(cosines(steps, steps)), kl=pairwise((kls + kls.T) / 2))
     for pairs in numbers.values():
@@ -356,13 +358,14 @@ def main(argv: list[str] | None = None) -> None:
 # Shared by the diagnostics: runs and their scripts, sampling, workers, results, figures. No measurement below.
 # =====================================================================================================================
 
-GROUP = 8  # actors stepped in lock-step; fixed, since a row's last bits depend on the size of the batch it is in
-CONTRACT = "make_networks initial_state rollout advantages objective update".split()
+GROUP = 8  # actors of a rollout; fixed, since a row's last bits depend on the size of the batch it is in
+CONTRACT = "make_networks initial_state rollout estimate_advantages objective update".split()
 HELPERS = """
-    Args make_actors load_checkpoint restore planned_steps call flat_parameters with_parameters log_prob
-    kl_divergence policy_change
+    Args make_actors load_checkpoint restore planned_steps can_compile flat_parameters with_parameters
+    compare_policies
 """.split()
-NOT_OF_THE_SETTING = "env_id seed runs_dir run_name overwrite checkpoint_every".split()
+# compile: whether the machine could; runs' names leave it out as well
+NOT_OF_THE_SETTING = "env_id seed runs_dir run_name overwrite checkpoint_every compile".split()
 COLOURS = {
     **dict(ppo="#0072b2", ppo_m="#d55e00", ppo_noclip="#56b4e9", trpo="#009e73", trpo_plus="#e69f00"),
     **dict(reinforce="#999999", a2c="#cc79a7", vmpo="#000000"),
@@ -371,7 +374,7 @@ MARKERS = dict(zip(COLOURS, "os^Dv*Px"))  # colours are not enough in greyscale
 
 
 def stop(message: str, status: int = 2) -> NoReturn:
-    """Ends the program with one line on standard error; status 2: bad input, 1: training failed, 130: interrupted."""
+    """Ends the program with one line on standard error; status 2: bad input, 1: training failed."""
     print(f"{Path(__file__).name}: {message}", file=sys.stderr)
     raise SystemExit(status)
 
@@ -527,33 +530,43 @@ def choose(sources: list[Source], iterations: tuple[int, ...]) -> list[Source]:
 
 
 @functools.lru_cache(maxsize=4)
-def checkpoint_state(source: Source) -> tuple[ModuleType, Any, SimpleNamespace]:
-    """Script, arguments and training state of a checkpoint, its actors not yet reset. At iteration 0, where there are
-    no statistics of observations and rewards yet, one discarded rollout makes them."""
+def read_checkpoint(source: Source) -> tuple[ModuleType, Any, Any]:
+    """Script, arguments and training state of a checkpoint, its statistics frozen. At iteration 0, where there are none
+    of observations and rewards yet, one discarded rollout makes them."""
     script = load_script(source.script)
     checkpoint = script.load_checkpoint(source.path)
     try:
-        args = script.Args(**checkpoint["args"])
-        if hasattr(args, "compile"):
-            args = replace(args, compile=False)  # an update or two do not repay it
+        args = replace(script.Args(**checkpoint["args"]), compile=False)  # an update or two do not repay it
         state = script.initial_state(args, script.make_actors(args))
         script.restore(state, checkpoint)
-    except (TypeError, KeyError, RuntimeError) as error:
+    except (TypeError, ValueError, KeyError, RuntimeError) as error:
         text = " ".join(str(error).split())
         stop(f"{source.script} does not fit {source.run}: {type(error).__name__}: {text}")
     if state.iteration == 0:
         script.rollout(args, state)
+    for part in vars(state).values():
+        if hasattr(part, "frozen"):
+            part.frozen = True
     return script, args, state
 
 
+def checkpoint_state(source: Source) -> tuple[ModuleType, Any, Any]:
+    """The same, with a copy of the state: updates change a state in place, and the next caller must not see that."""
+    script, args, state = read_checkpoint(source)
+    return script, args, copied(state)
+
+
+def copied(state: Any) -> Any:
+    """A copy of a training state but for its actors: a copied environment does not step to the same observations."""
+    return replace(state, **{name: copy.deepcopy(part) for name, part in vars(state).items() if name != "actors"})
+
+
 def fresh_state(source: Source, seed: tuple[int, ...], num_envs: int, num_steps: int) -> tuple:
-    """Script, arguments and the checkpoint's state with actors that will begin new episodes and a generator of its own:
-    whatever the state holds one of for each actor is in a list, and taken from an initial state."""
+    """Script, arguments and the checkpoint's state with actors that will begin new episodes and a generator of its
+    own."""
     script, args, state = checkpoint_state(source)
     args = replace(args, num_envs=num_envs, num_steps=num_steps)
-    initial = script.initial_state(args, script.make_actors(args))
-    per_actor = {name: part for name, part in vars(initial).items() if isinstance(part, list)}
-    return script, args, SimpleNamespace(**vars(state) | per_actor | dict(rng=np.random.default_rng(seed)))
+    return script, args, replace(state, actors=script.make_actors(args), rng=np.random.default_rng(seed))
 
 
 def groups(pairs: int, num_steps: int) -> list[tuple[int, int]]:
@@ -576,7 +589,7 @@ def segment_rows(experience: dict[str, Any], num_steps: int) -> list[slice]:
 def collect_group(source: Source, seed: tuple[int, ...], num_envs: int, num_steps: int) -> dict[str, Any]:
     """Fresh segments of a checkpoint's policy, statistics frozen."""
     script, args, state = fresh_state(source, seed, num_envs, num_steps)
-    return script.rollout(args, state, live=False)
+    return script.rollout(args, state)
 
 
 def collect(source: Source, seed: tuple[int, ...], pairs: int, sample: Callable) -> dict[str, Any]:

@@ -13,6 +13,7 @@ num_steps share the pairs of a point, and each goes on to the end of its episode
 """
 
 import contextlib
+import copy
 import fcntl
 import functools
 import hashlib
@@ -32,7 +33,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby, islice
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Annotated, Any, NamedTuple, NoReturn
 
 import gymnasium as gym
@@ -41,7 +42,7 @@ import torch
 import tyro
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from torch import Tensor
+from torch import Tensor, nn
 from tqdm import tqdm
 
 # Arguments -----------------------------------------------------------------------------------------------------------
@@ -90,14 +91,15 @@ def take_step(source: Source, seed: tuple[int, ...], _: int, step_pairs: int, po
     """The step [P] that the algorithm takes from fresh pairs, and the surrogate on its batch at points (a, b)."""
     script, args, state = checkpoint_state(source)
     rng = np.random.default_rng((*seed, 0))
-    random, state = random_direction(source, rng), SimpleNamespace(**vars(state) | dict(rng=rng))
+    random, state.rng = random_direction(source, rng), rng
     experience = collect(source, (*seed, 1, step_pairs), step_pairs, lambda f, tasks: [f(*task) for task in tasks])
-    batch = script.advantages(args, state, experience)
-    after, _ = script.update(args, state, batch)
+    batch = script.estimate_advantages(args, state, experience)
     start = script.flat_parameters(state.policy)
-    step = script.flat_parameters(after.policy) - start
+    script.update(args, state, batch)
+    step = script.flat_parameters(state.policy) - start
     with torch.no_grad():
-        surrogates = [script.objective(args, state.policy, start + a * step + b * random, batch) for a, b in points]
+        places = [script.with_parameters(state.policy, start + a * step + b * random) for a, b in points]
+        surrogates = [script.objective(args, policy, batch) for policy in places]
     return step, [x.item() for x in surrogates]
 
 
@@ -243,11 +245,11 @@ def main(argv: list[str] | None = None) -> None:
 # Shared by the diagnostics: runs and their scripts, sampling, workers, results, figures. No measurement below.
 # =====================================================================================================================
 
-GROUP = 8  # actors stepped in lock-step; fixed, since a row's last bits depend on the size of the batch it is in
-CONTRACT = "make_networks initial_state rollout advantages objective update".split()
+GROUP = 8  # actors of a rollout; fixed, since a row's last bits depend on the size of the batch it is in
+CONTRACT = "make_networks initial_state rollout estimate_advantages objective update".split()
 HELPERS = """
-    Args make_actors load_checkpoint restore planned_steps call flat_parameters with_parameters log_prob
-    kl_divergence policy_change
+    Args make_actors load_checkpoint restore planned_steps can_compile flat_parameters with_parameters
+    compare_policies
 """.split()
 COLOURS = {
     **dict(ppo="#0072b2", ppo_m="#d55e00", ppo_noclip="#56b4e9", trpo="#009e73", trpo_plus="#e69f00"),
@@ -257,7 +259,7 @@ MARKERS = dict(zip(COLOURS, "os^Dv*Px"))  # colours are not enough in greyscale
 
 
 def stop(message: str, status: int = 2) -> NoReturn:
-    """Ends the program with one line on standard error; status 2: bad input, 1: training failed, 130: interrupted."""
+    """Ends the program with one line on standard error; status 2: bad input, 1: training failed."""
     print(f"{Path(__file__).name}: {message}", file=sys.stderr)
     raise SystemExit(status)
 
@@ -372,33 +374,43 @@ def with_step(sources: list[Source], iterations: tuple[int, ...]) -> list[Source
 
 
 @functools.lru_cache(maxsize=4)
-def checkpoint_state(source: Source) -> tuple[ModuleType, Any, SimpleNamespace]:
-    """Script, arguments and training state of a checkpoint, its actors not yet reset. At iteration 0, where there are
-    no statistics of observations and rewards yet, one discarded rollout makes them."""
+def read_checkpoint(source: Source) -> tuple[ModuleType, Any, Any]:
+    """Script, arguments and training state of a checkpoint, its statistics frozen. At iteration 0, where there are none
+    of observations and rewards yet, one discarded rollout makes them."""
     script = load_script(source.script)
     checkpoint = script.load_checkpoint(source.path)
     try:
-        args = script.Args(**checkpoint["args"])
-        if hasattr(args, "compile"):
-            args = replace(args, compile=False)  # an update or two do not repay it
+        args = replace(script.Args(**checkpoint["args"]), compile=False)  # an update or two do not repay it
         state = script.initial_state(args, script.make_actors(args))
         script.restore(state, checkpoint)
-    except (TypeError, KeyError, RuntimeError) as error:
+    except (TypeError, ValueError, KeyError, RuntimeError) as error:
         text = " ".join(str(error).split())
         stop(f"{source.script} does not fit {source.run}: {type(error).__name__}: {text}")
     if state.iteration == 0:
         script.rollout(args, state)
+    for part in vars(state).values():
+        if hasattr(part, "frozen"):
+            part.frozen = True
     return script, args, state
 
 
+def checkpoint_state(source: Source) -> tuple[ModuleType, Any, Any]:
+    """The same, with a copy of the state: updates change a state in place, and the next caller must not see that."""
+    script, args, state = read_checkpoint(source)
+    return script, args, copied(state)
+
+
+def copied(state: Any) -> Any:
+    """A copy of a training state but for its actors: a copied environment does not step to the same observations."""
+    return replace(state, **{name: copy.deepcopy(part) for name, part in vars(state).items() if name != "actors"})
+
+
 def fresh_state(source: Source, seed: tuple[int, ...], num_envs: int, num_steps: int) -> tuple:
-    """Script, arguments and the checkpoint's state with actors that will begin new episodes and a generator of its own:
-    whatever the state holds one of for each actor is in a list, and taken from an initial state."""
+    """Script, arguments and the checkpoint's state with actors that will begin new episodes and a generator of its
+    own."""
     script, args, state = checkpoint_state(source)
     args = replace(args, num_envs=num_envs, num_steps=num_steps)
-    initial = script.initial_state(args, script.make_actors(args))
-    per_actor = {name: part for name, part in vars(initial).items() if isinstance(part, list)}
-    return script, args, SimpleNamespace(**vars(state) | per_actor | dict(rng=np.random.default_rng(seed)))
+    return script, args, replace(state, actors=script.make_actors(args), rng=np.random.default_rng(seed))
 
 
 def groups(pairs: int, num_steps: int) -> list[tuple[int, int]]:
@@ -412,22 +424,22 @@ def groups(pairs: int, num_steps: int) -> list[tuple[int, int]]:
 def collect_group(source: Source, seed: tuple[int, ...], num_envs: int, num_steps: int) -> dict[str, Any]:
     """Fresh segments of a checkpoint's policy, statistics frozen."""
     script, args, state = fresh_state(source, seed, num_envs, num_steps)
-    return script.rollout(args, state, live=False)
+    return script.rollout(args, state)
 
 
 def play(source: Source, seed: tuple[int, ...], num_envs: int, num_steps: int, parameters: Tensor) -> list[tuple]:
     """Return and length of complete episodes of the policy with the parameters [P], undiscounted and of raw rewards:
     each actor takes num_steps and goes on to the end of its episode, so that long episodes count no less than short."""
     script, args, state = fresh_state(source, seed, num_envs, num_steps)
-    state.policy = script.with_parameters(state.policy, parameters)
-    for actor in state.envs:  # a rollout's episodes do not say whose they were
+    nn.utils.vector_to_parameters(parameters, state.policy.parameters())
+    for actor in state.actors:  # a rollout's episodes do not say whose they were
         actor.env = gym.wrappers.RecordEpisodeStatistics(actor.env, buffer_length=num_steps + 32)
-    script.rollout(args, state, live=False)
-    counts = {id(actor): len(actor.env.return_queue) + (actor.episode_length > 0) for actor in state.envs}
-    actors = state.envs
+    script.rollout(args, state)
+    counts = {id(actor): len(actor.env.return_queue) + (actor.episode_length > 0) for actor in state.actors}
+    actors = state.actors
     while unfinished := [x for x in actors if len(x.env.return_queue) < counts[id(x)]]:
-        state.envs = unfinished
-        script.rollout(replace(args, num_envs=len(unfinished), num_steps=32), state, live=False)
+        state.actors = unfinished
+        script.rollout(replace(args, num_envs=len(unfinished), num_steps=32), state)
     queues = [zip(x.env.return_queue, x.env.length_queue) for x in actors]
     return [(float(a), int(b)) for x, queue in zip(actors, queues) for a, b in islice(queue, counts[id(x)])]
 

@@ -232,9 +232,12 @@ def average_improvements(settings: Settings, labels: tuple[str, ...]) -> list[di
     return found or stop("--aai: in no environment do all four have complete runs")
 
 
+NINTH = ["grad_clip", "value_grad_clip"]  # one of the nine, an argument for each network
+
+
 def paired_differences(settings: Settings) -> list[dict[str, Any]]:
-    """On minus off, by seed, of settings of an algorithm in an environment that differ in one on/off argument alone;
-    and of all on minus all off, of the on/off arguments that vary there."""
+    """On minus off, by seed, of settings of an algorithm in an environment that differ in one on/off argument alone
+    (gradient clipping's two are one); and of all on minus all off, of the on/off arguments that vary there."""
     found = []
     for env_id, algo in dict.fromkeys((key[0], runs[0].algo) for key, runs in settings.items()):
         here = [runs for key, runs in settings.items() if (key[0], runs[0].algo) == (env_id, algo)]
@@ -243,7 +246,7 @@ def paired_differences(settings: Settings) -> list[dict[str, Any]]:
         cells = []
         for on, off in permutations(here, 2):
             switched = differing([on[0].settings, off[0].settings])
-            alone = len(switched) == 1 or switched == switches
+            alone = len(switched) == 1 or switched in (NINTH, switches)
             if not alone or any(on[0].settings.get(name) is not True for name in switched):
                 continue
             rewards = [{run.seed: run.final for run in runs} for runs in (on, off)]
@@ -279,6 +282,8 @@ def estimate(numbers: dict[str, Any] | None, show: Callable = number) -> str:
 
 
 def switch(cell: dict[str, Any]) -> str:
+    if cell["switched"] == NINTH:
+        return "grad-clip (both)"
     return flag(cell["switched"][0], True) if len(cell["switched"]) == 1 else "all together"
 
 
@@ -453,7 +458,8 @@ def main(argv: list[str] | None = None) -> None:
 # Shared by the diagnostics: runs and their scripts, sampling, workers, results, figures. No measurement below.
 # =====================================================================================================================
 
-NOT_OF_THE_SETTING = "env_id seed runs_dir run_name overwrite checkpoint_every".split()
+# compile: whether the machine could; runs' names leave it out as well
+NOT_OF_THE_SETTING = "env_id seed runs_dir run_name overwrite checkpoint_every compile".split()
 COLOURS = {
     **dict(ppo="#0072b2", ppo_m="#d55e00", ppo_noclip="#56b4e9", trpo="#009e73", trpo_plus="#e69f00"),
     **dict(reinforce="#999999", a2c="#cc79a7", vmpo="#000000"),
@@ -462,7 +468,7 @@ MARKERS = dict(zip(COLOURS, "os^Dv*Px"))  # colours are not enough in greyscale
 
 
 def stop(message: str, status: int = 2) -> NoReturn:
-    """Ends the program with one line on standard error; status 2: bad input, 1: training failed, 130: interrupted."""
+    """Ends the program with one line on standard error; status 2: bad input, 1: training failed."""
     print(f"{Path(__file__).name}: {message}", file=sys.stderr)
     raise SystemExit(status)
 

@@ -14,6 +14,7 @@ of the mean |target| are left out of the mean (the numbers give their share), bu
 
 import ast
 import contextlib
+import copy
 import fcntl
 import functools
 import hashlib
@@ -32,7 +33,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Annotated, Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -107,10 +108,10 @@ def measure_values(args: Args, source: Source, sample: Callable, _: Any) -> Iter
     numbers = {}
     for where, before, data in (("train", old, experience), ("heldout", state, heldout)):
         for target, lambdas in (("gae", {}), ("returns", dict(gae_lambda=1.0))):
-            batch = script.advantages(replace(settings, **lambdas), before, data)
+            batch = script.estimate_advantages(replace(settings, **lambdas), before, data)
             with torch.no_grad():
                 values = new.value(batch["obs"])
-            numbers[f"{where}_{target}"] = relative_errors(values, batch["targets"], data)
+            numbers[f"{where}_{target}"] = relative_errors(values, batch["value_targets"], data)
     yield numbers
 
 
@@ -161,13 +162,14 @@ def main(argv: list[str] | None = None) -> None:
 # Shared by the diagnostics: runs and their scripts, sampling, workers, results, figures. No measurement below.
 # =====================================================================================================================
 
-GROUP = 8  # actors stepped in lock-step; fixed, since a row's last bits depend on the size of the batch it is in
-CONTRACT = "make_networks initial_state rollout advantages objective update".split()
+GROUP = 8  # actors of a rollout; fixed, since a row's last bits depend on the size of the batch it is in
+CONTRACT = "make_networks initial_state rollout estimate_advantages objective update".split()
 HELPERS = """
-    Args make_actors load_checkpoint restore planned_steps call flat_parameters with_parameters log_prob
-    kl_divergence policy_change
+    Args make_actors load_checkpoint restore planned_steps can_compile flat_parameters with_parameters
+    compare_policies
 """.split()
-NOT_OF_THE_SETTING = "env_id seed runs_dir run_name overwrite checkpoint_every".split()
+# compile: whether the machine could; runs' names leave it out as well
+NOT_OF_THE_SETTING = "env_id seed runs_dir run_name overwrite checkpoint_every compile".split()
 COLOURS = {
     **dict(ppo="#0072b2", ppo_m="#d55e00", ppo_noclip="#56b4e9", trpo="#009e73", trpo_plus="#e69f00"),
     **dict(reinforce="#999999", a2c="#cc79a7", vmpo="#000000"),
@@ -176,7 +178,7 @@ MARKERS = dict(zip(COLOURS, "os^Dv*Px"))  # colours are not enough in greyscale
 
 
 def stop(message: str, status: int = 2) -> NoReturn:
-    """Ends the program with one line on standard error; status 2: bad input, 1: training failed, 130: interrupted."""
+    """Ends the program with one line on standard error; status 2: bad input, 1: training failed."""
     print(f"{Path(__file__).name}: {message}", file=sys.stderr)
     raise SystemExit(status)
 
@@ -341,23 +343,35 @@ def with_step(sources: list[Source], iterations: tuple[int, ...]) -> list[Source
 
 
 @functools.lru_cache(maxsize=4)
-def checkpoint_state(source: Source) -> tuple[ModuleType, Any, SimpleNamespace]:
-    """Script, arguments and training state of a checkpoint, its actors not yet reset. At iteration 0, where there are
-    no statistics of observations and rewards yet, one discarded rollout makes them."""
+def read_checkpoint(source: Source) -> tuple[ModuleType, Any, Any]:
+    """Script, arguments and training state of a checkpoint, its statistics frozen. At iteration 0, where there are none
+    of observations and rewards yet, one discarded rollout makes them."""
     script = load_script(source.script)
     checkpoint = script.load_checkpoint(source.path)
     try:
-        args = script.Args(**checkpoint["args"])
-        if hasattr(args, "compile"):
-            args = replace(args, compile=False)  # an update or two do not repay it
+        args = replace(script.Args(**checkpoint["args"]), compile=False)  # an update or two do not repay it
         state = script.initial_state(args, script.make_actors(args))
         script.restore(state, checkpoint)
-    except (TypeError, KeyError, RuntimeError) as error:
+    except (TypeError, ValueError, KeyError, RuntimeError) as error:
         text = " ".join(str(error).split())
         stop(f"{source.script} does not fit {source.run}: {type(error).__name__}: {text}")
     if state.iteration == 0:
         script.rollout(args, state)
+    for part in vars(state).values():
+        if hasattr(part, "frozen"):
+            part.frozen = True
     return script, args, state
+
+
+def checkpoint_state(source: Source) -> tuple[ModuleType, Any, Any]:
+    """The same, with a copy of the state: updates change a state in place, and the next caller must not see that."""
+    script, args, state = read_checkpoint(source)
+    return script, args, copied(state)
+
+
+def copied(state: Any) -> Any:
+    """A copy of a training state but for its actors: a copied environment does not step to the same observations."""
+    return replace(state, **{name: copy.deepcopy(part) for name, part in vars(state).items() if name != "actors"})
 
 
 def next_iteration(source: Source, *_: Any) -> tuple:
@@ -365,25 +379,25 @@ def next_iteration(source: Source, *_: Any) -> tuple:
     script = load_script(source.script)
     checkpoint = script.load_checkpoint(source.path)
     args = script.Args(**checkpoint["args"])
-    if getattr(args, "compile", False) and not script.can_compile():
+    if args.compile and not script.can_compile():
         args = replace(args, compile=False)  # the same step, but for the last bits
     state = script.initial_state(args, script.make_actors(args))
     script.restore(state, checkpoint)
-    if state.iteration and any(actor.obs is None for actor in state.envs):
+    if state.iteration and any(actor.obs is None for actor in state.actors):
         note(f"{args.env_id} is not a MuJoCo environment: new episodes begin, so its iterations are not what they were")
     experience = script.rollout(args, state)
-    batch = script.advantages(args, state, experience)
-    return state, *script.update(args, state, batch), experience, batch
+    batch = script.estimate_advantages(args, state, experience)
+    after = copied(state)
+    statistics = script.update(args, after, batch)
+    return state, after, statistics, experience, batch
 
 
 def fresh_state(source: Source, seed: tuple[int, ...], num_envs: int, num_steps: int) -> tuple:
-    """Script, arguments and the checkpoint's state with actors that will begin new episodes and a generator of its own:
-    whatever the state holds one of for each actor is in a list, and taken from an initial state."""
+    """Script, arguments and the checkpoint's state with actors that will begin new episodes and a generator of its
+    own."""
     script, args, state = checkpoint_state(source)
     args = replace(args, num_envs=num_envs, num_steps=num_steps)
-    initial = script.initial_state(args, script.make_actors(args))
-    per_actor = {name: part for name, part in vars(initial).items() if isinstance(part, list)}
-    return script, args, SimpleNamespace(**vars(state) | per_actor | dict(rng=np.random.default_rng(seed)))
+    return script, args, replace(state, actors=script.make_actors(args), rng=np.random.default_rng(seed))
 
 
 def groups(pairs: int, num_steps: int) -> list[tuple[int, int]]:
@@ -397,7 +411,7 @@ def groups(pairs: int, num_steps: int) -> list[tuple[int, int]]:
 def collect_group(source: Source, seed: tuple[int, ...], num_envs: int, num_steps: int) -> dict[str, Any]:
     """Fresh segments of a checkpoint's policy, statistics frozen."""
     script, args, state = fresh_state(source, seed, num_envs, num_steps)
-    return script.rollout(args, state, live=False)
+    return script.rollout(args, state)
 
 
 def collect(source: Source, seed: tuple[int, ...], pairs: int, sample: Callable) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """What the tests share: the scripts as modules, a training state in memory, a run on disk."""
 
+import copy
 import csv
 import dataclasses
 import importlib.util
@@ -56,10 +57,15 @@ def start(algo, **settings):
 
 
 def iterate(script, args, state):
-    """One training iteration through the contract -> rollout, batch, next state, statistics."""
+    """One training iteration of the state through the contract -> rollout, batch, statistics."""
     experience = script.rollout(args, state)
-    batch = script.advantages(args, state, experience)
-    return experience, batch, *script.update(args, state, batch)
+    batch = script.estimate_advantages(args, state, experience)
+    return experience, batch, script.update(args, state, batch)
+
+
+def copied(state):
+    """The state with copies of everything but its actors."""
+    return dataclasses.replace(state, **{k: copy.deepcopy(x) for k, x in vars(state).items() if k != "actors"})
 
 
 def checkpoints(folder):
@@ -69,7 +75,7 @@ def checkpoints(folder):
 def parameters(path):
     """Network and optimizer tensors of a checkpoint, by name."""
     checkpoint = torch.load(path, weights_only=True)
-    parts = ("policy", "value", "policy_optimizer", "value_optimizer")
+    parts = ("policy", "value", "policy_adam", "value_adam")
     return {f"{part}.{k}": x for part in parts if part in checkpoint for k, x in checkpoint[part].items()}
 
 

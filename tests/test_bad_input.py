@@ -21,16 +21,16 @@ REFUSED = {
     "--num-minibatches 31": "evenly",
     "--num-steps 16 --num-envs 2 --num-minibatches 32 --value-lr 1": "minibatches of 2 or more",
     "--num-steps 16 --num-envs 2 --num-minibatches 33": "evenly",
-    "--seed -1": "--seed -1: must lie in [0, 2^64)",
+    "--seed -1": "must lie in [0, 2^64)",
     f"--seed {2**64}": "must lie in [0, 2^64)",
-    "--policy-hidden 64 0": "must be one or more sizes",
-    "--policy-hidden": "must be one or more sizes",
-    "--value-hidden -1": "must be one or more sizes",
+    "--policy-hidden 64 0": "must be greater than 0",
+    "--policy-hidden": "must be greater than 0",
+    "--value-hidden -1": "must be greater than 0",
     "--gamma 1.01": "[0, 1]",
     "--gae-lambda -0.1": "[0, 1]",
-    "--entropy-coef nan": "must be finite",
-    "--max-grad-norm inf": "must be finite",
-    "--clip-eps 1e39": "must be finite",
+    "--entropy-coef nan": "finite in single precision",
+    "--max-grad-norm inf": "finite in single precision",
+    "--clip-eps 1e39": "finite in single precision",
     "--fisher-fraction 1.1": "(0, 1]",
     "--backtrack-ratio 0": "(0, 1]",
     "--cg-damping -0.1": "must not be negative",
@@ -55,6 +55,8 @@ def refused(script, flags, capsys):
         script.main(flags)
     message = capsys.readouterr().err
     assert ended.value.code == 2
+    if "Value error" in message:  # tyro's box around what the check of a single argument says
+        return " ".join(message.replace("│", " ").split())
     assert message.startswith(f"{script.__name__}.py: ") and message.count("\n") == 1
     return message
 
@@ -86,16 +88,12 @@ def test_run_folder_of_another_run(runs, capsys):
     assert snapshot(runs) == before
     newest = checkpoints(runs / "runs/a")[-1]
     checkpoint = torch.load(newest, weights_only=True)
-    checkpoint["global_step"] = 0  # unfinished, and from another version
-    for change, text in ((dict(script="0" * 64), "script was 00000000"), (dict(versions={}), "torch was None")):
-        torch.save(checkpoint | change, newest)
-        assert text in refused(script, flags, capsys)
-    torch.save(checkpoint | dict(format=2), newest)
-    assert "has format 2" in refused(script, flags, capsys)
+    torch.save(checkpoint | dict(format=1), newest)
+    assert "is damaged or no checkpoint" in refused(script, flags, capsys)
     whole = newest.read_bytes()
     for damaged in (b"", whole[: len(whole) // 2], b"no checkpoint", b"\x80\x02}q\x00."):
         newest.write_bytes(damaged)
-        assert "is damaged or not a checkpoint" in refused(script, flags, capsys)
+        assert "is damaged or no checkpoint" in refused(script, flags, capsys)
         assert newest.read_bytes() == damaged
 
 

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -29,11 +28,17 @@ PAPER = {
         policy_lr=(4e-4, 1.5e-4, 3e-4),
         value_lr=(3e-4, 1e-4, 2.5e-4),
         value_clip=(True, True, False),
-        grad_clip=False,
+        **dict(grad_clip=False, value_grad_clip=False),
         **{name: True for name in NINE if name not in ("value_clip", "grad_clip")},
         **dict(reward_scale_by="returns", reward_clip_range=10, obs_clip_range=10, gae_lambda=0.95, clip_eps=0.2),
     ),
-    "PPO-M": dict(algo="ppo", policy_lr=(1e-4, 9e-5, 1.7e-4), value_lr=(2e-4, 4e-4, 4e-4), gae_lambda=0.95, **RELEASED),
+    "PPO-M": dict(
+        algo="ppo",
+        policy_lr=(1e-4, 9e-5, 1.7e-4),
+        value_lr=(2e-4, 4e-4, 4e-4),
+        **dict(gae_lambda=0.95, value_grad_clip=False),
+        **RELEASED,
+    ),
     "TRPO": dict(algo="trpo_plus", max_kl=(0.04, 0.07, 0.13), value_lr=(3e-4, 3e-4, 2e-4), gae_lambda=0.95, **RELEASED),
     "TRPO+": dict(
         algo="trpo_plus",
@@ -41,11 +46,11 @@ PAPER = {
         max_kl_final=None,
         value_lr=(1e-4, 5e-5, 2e-4),
         gae_lambda=(0.95, 0.85, 0.95),
-        max_grad_norm=(1, 0.5, 1),
         value_clip=(False, True, False),
         orthogonal_init=(True, False, True),
         anneal_lr=False,
-        **{name: True for name in NINE if name not in ("value_clip", "orthogonal_init", "anneal_lr")},
+        grad_clip=False,
+        **{name: True for name in NINE if name not in ("value_clip", "orthogonal_init", "anneal_lr", "grad_clip")},
         **dict(reward_scale_by="returns", reward_clip_range=10, obs_clip_range=10),
     ),
     "PPO-NoClip": dict(
@@ -56,12 +61,14 @@ PAPER = {
         entropy_coef=(-0.01, 0.005, -0.005),
         reward_scale_by=("rewards", "returns", "rewards"),
         reward_clip_range=(30, 10, 2.5),
-        obs_clip_range=(30, 10, 2.5),
+        obs_clip=(False, True, True),
+        obs_clip_range=10,
         max_grad_norm=(0.1, 0.5, 4),
+        value_grad_clip=False,
         value_clip=(False, True, False),
         orthogonal_init=(True, False, True),
         anneal_lr=(True, False, True),
-        **{name: True for name in NINE if name not in ("value_clip", "orthogonal_init", "anneal_lr")},
+        **{name: True for name in NINE if name not in ("value_clip", "orthogonal_init", "anneal_lr", "obs_clip")},
     ),
 }
 ALL_OF_IM = dict(num_steps=2048, num_envs=1, num_minibatches=32, gamma=0.99, total_timesteps=1_000_000)
@@ -78,6 +85,7 @@ ALL_OF_GUIDE = dict(policy_hidden=(32,) * 4, value_hidden=(256,) * 5, tanh=False
 ALL_OF_GUIDE |= dict(squash_action=True, policy_lr=3e-4, value_lr=3e-4, anneal_lr=False, grad_clip=True, gamma=0.99)
 ALL_OF_GUIDE |= dict(max_grad_norm=0.5, obs_clip_range=10, reward_clip_range=10, num_steps=2048, gae_lambda=0.95)
 ALL_OF_GUIDE |= dict(num_envs=8, total_timesteps=8_000_000, obs_norm=True, reward_scale=True, obs_clip=True)
+ALL_OF_GUIDE |= dict(value_grad_clip=True)
 
 
 def only(folder, *programs):
@@ -107,7 +115,6 @@ def runs_of(*arguments):
         assert python == "python" and Path(path).is_file()
         script = load(Path(path).stem)
         args = tyro.cli(script.Args, args=flags)
-        script.check_arguments(args)
         found.append((Path(path).stem, args))
     return found
 
@@ -193,12 +200,13 @@ def test_settings_of_ablation_and_leave_one_out():
     found = {(*(getattr(args, name) for name in NINE[:4]), args.policy_lr) for _, args in runs}
     assert found == set(product(*[(False, True)] * 4, (1e-4, 2.5e-4, 5e-4, 1e-3))) and len(runs) == 64
     assert {tuple(getattr(args, name) for name in NINE[4:]) for _, args in runs} == {(True, True, True, True, False)}
+    assert not any(args.value_grad_clip for _, args in runs)
     runs = runs_of("leave-one-out", "--seeds", "1")
     found = {frozenset(name for name in NINE if getattr(args, name)) for _, args in runs}
     expected = {frozenset(), frozenset(NINE)} | {frozenset([x]) for x in NINE} | {frozenset(NINE) - {x} for x in NINE}
     assert found == expected and len(runs) == 20
     for _, args in runs:
-        assert (args.policy_lr, args.value_lr) == (3e-4, 2.5e-4)
+        assert (args.policy_lr, args.value_lr) == (3e-4, 2.5e-4) and args.value_grad_clip == args.grad_clip
     assert "Hopper-v5__ppo__seed1" in names_of("leave-one-out")  # ppo.py's defaults
 
 
@@ -260,14 +268,11 @@ def test_what_is_refused(runs):
 
 @pytest.fixture
 def here(runs, monkeypatch):
-    """An empty working directory; this Python; no compiler, so that runs begin at once, under another name."""
+    """An empty working directory; this Python; no compiler, so that runs begin at once."""
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     monkeypatch.setenv("CXX", "/nonexistent")
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(runs / "cache"))
     return runs
-
-
-NOT_COMPILED = {"a2c": dict(compile=False), "reinforce": {}}
 
 
 def damage(folder):
@@ -285,7 +290,7 @@ def state_of(folder):
 def test_local_run_reports_a_failure_trains_what_is_missing_and_then_nothing(here):
     command = "kl-schedule --envs Hopper --seeds 1 --steps 2048 --jobs 2 --out results".split()
     constant, schedule = (
-        here / "runs" / f"Hopper-v5__trpo_plus__total-timesteps=2048{flag}__no-compile__seed1"
+        here / "runs" / f"Hopper-v5__trpo_plus__total-timesteps=2048__no-grad-clip{flag}__seed1"
         for flag in ("", "__max-kl-final=0.07")
     )
     mend = damage(schedule)
@@ -314,6 +319,13 @@ def test_local_run_reports_a_failure_trains_what_is_missing_and_then_nothing(her
     assert result.returncode == 0 and "2 runs, 2 of them finished" in result.stderr
     assert "done" not in result.stderr and "TRPO+schedule" in result.stdout
     assert state_of(here / "runs") == before
+
+
+def test_less_than_one_iteration_is_refused(here):
+    result = benchmark("epochs", "--steps", "2048")  # REINFORCE's iteration, not A2C's
+    assert result.returncode == 2 and result.stderr.count("\n") == 1
+    assert re.fullmatch(r"benchmark.sh: --steps 2048: less than one iteration of .*a2c.py\n", result.stderr)
+    assert not list(here.glob("runs"))
 
 
 def test_interrupted_local_run_stops_its_children_and_says_how_to_go_on(here):
@@ -354,7 +366,7 @@ def wait_until(holds, seconds):
 def test_slurm_array_with_a_failing_and_a_requeued_task(cluster, here, monkeypatch, request):
     monkeypatch.setenv("SBATCH_JOB_NAME", "mine")
     command = "epochs --envs Hopper --seeds 1 --steps 122880".split()
-    names = [load(algo).default_run_name(replace(args, **NOT_COMPILED[algo])) for algo, args in runs_of(*command)]
+    names = [load(algo).default_run_name(args) for algo, args in runs_of(*command)]
     broken, _, requeued, _ = (here / "runs" / name for name in names)
     damage(broken)
     result = benchmark(*command, *"--jobs 2 --out results --launcher slurm".split())

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from conftest import iterate, load, start
+from conftest import copied, iterate, load, start
 from torch import nn
 
 
@@ -17,48 +17,50 @@ def script():
 
 def test_running_stats_are_numpys(script):
     samples = np.random.default_rng(0).normal(3, 2, (50, 4))
-    stats, rewards = script.RunningStats((1, 4)), script.RunningStats()
-    stats.push(samples[:1])
-    assert np.array_equal(stats.std, np.abs(samples[:1]))
-    for chunk in np.split(samples[1:], [1, 2, 10, 30]):
-        deviations = stats.push(chunk)
+    stats, rewards = script.RunningStats((4,)), script.RunningStats()
+    stats.push(samples[0])
+    assert np.array_equal(stats.std, np.abs(samples[0]))
+    for sample in samples[1:]:
+        stats.push(sample)
     for reward in samples[:, 0].tolist():
         rewards.push(reward)
-    np.testing.assert_allclose(stats.mean[0], samples.mean(0))
-    np.testing.assert_allclose(stats.std[0], samples.std(0, ddof=1))
-    np.testing.assert_allclose(deviations, samples[31:] - samples.mean(0), atol=1e-12)
-    np.testing.assert_allclose((rewards.mean, rewards.std), (stats.mean[0, 0], stats.std[0, 0]))
+    np.testing.assert_allclose(stats.mean, samples.mean(0))
+    np.testing.assert_allclose(stats.std, samples.std(0, ddof=1))
+    np.testing.assert_allclose((rewards.mean, rewards.std), (stats.mean[0], stats.std[0]))
 
 
-def test_gaussian_is_torchs(script):
-    torch.manual_seed(0)
-    means, log_stds, actions, other_means, other_log_stds = torch.randn(5, 7, 3, dtype=torch.float64)
-    old = torch.distributions.Normal(means, log_stds.exp())
-    new = torch.distributions.Normal(other_means, other_log_stds.exp())
-    torch.testing.assert_close(script.log_prob(means, log_stds, actions), old.log_prob(actions).sum(-1))
-    torch.testing.assert_close(script.entropy(means, log_stds, None), old.entropy().sum(-1))
-    kl = script.kl_divergence(means, log_stds, other_means, other_log_stds)
-    torch.testing.assert_close(kl, torch.distributions.kl_divergence(old, new).sum(-1))
+def test_frozen_statistics_stay_as_they_are():
+    script, args, state = start("ppo")
+    script.rollout(args, state)
+    before = [copy.deepcopy(stats.state_dict()) for stats in (state.obs_stats, state.reward_stats)]
+    for frozen in (True, False):
+        state.obs_stats.frozen = state.reward_stats.frozen = frozen
+        script.rollout(args, state)
+        after = [stats.state_dict() for stats in (state.obs_stats, state.reward_stats)]
+        pairs = [(x[k], y[k]) for x, y in zip(before, after) for k in ("count", "mean", "sum_sq")]
+        same = [torch.equal(*map(torch.as_tensor, pair)) for pair in pairs]
+        assert all(same) if frozen else not any(same)
 
 
 def test_squashed_entropy_is_the_tanh_gaussians(script):
     torch.manual_seed(0)
-    means, log_stds, noise = torch.randn(2, 200_000), torch.tensor([[-0.5, 0.7]] * 200_000).T, torch.randn(2, 200_000)
-    means = means[:, :1].expand_as(noise)
+    means, noise = torch.randn(2, 1, 1).expand(2, 200_000, 1), torch.randn(2, 200_000, 1)
+    pi = script.gaussian(means, torch.tensor([0.6, 2.0])[:, None, None].expand_as(means))
     squashed = torch.distributions.TransformedDistribution(
-        torch.distributions.Normal(means, log_stds.exp()), torch.distributions.TanhTransform(cache_size=1)
+        torch.distributions.Normal(pi.mean, pi.stddev), torch.distributions.TanhTransform(cache_size=1)
     )
-    reference = -squashed.log_prob(squashed.sample()).mean(1)
-    ours = script.entropy(means[..., None], log_stds[..., None], noise[..., None]).mean(1)
+    reference = -squashed.log_prob(squashed.sample()).mean((1, 2))
+    ours = script.action_entropy(script.Args(squash_action=True), pi, dict(entropy_noise=noise)).mean(1)
     torch.testing.assert_close(ours, reference, atol=0.01, rtol=0)
 
 
 def test_acting_in_numpy_is_the_network(script):
-    for activation in (nn.Tanh, nn.ReLU, nn.SiLU):
-        network = script.mlp((5, 16, 8, 2), activation)
-        obs = torch.randn(3, 5)
-        ours = script.numpy_forward(network)(obs.numpy())
-        np.testing.assert_allclose(ours, network(obs).detach().numpy(), atol=1e-6)
+    for settings in (dict(), dict(tanh=False), dict(tanh=False, activation_without_tanh="silu")):
+        args = script.Args(policy_hidden=(16, 8), **settings)
+        network = script.make_networks(args, 5, 2)[0].mean
+        ours = script.numpy_forward(network, script.numpy_activation(args))
+        for obs in torch.randn(3, 5):
+            np.testing.assert_allclose(ours(obs.numpy()), network(obs).detach().numpy(), atol=1e-6)
 
 
 def test_advantages_are_the_double_sum():
@@ -69,7 +71,7 @@ def test_advantages_are_the_double_sum():
     obs, final_obs = rng.normal(size=(B, 11)).astype(np.float32), rng.normal(size=(2, 11)).astype(np.float32)
     experience = dict(obs=obs, actions=rng.normal(size=(B, 3)).astype(np.float32), rewards=rng.normal(size=B))
     experience |= dict(terminations=terminations, truncations=truncations, final_obs=final_obs)
-    batch = script.advantages(args, state, experience)
+    batch = script.estimate_advantages(args, state, experience)
 
     value = lambda x: state.value(torch.from_numpy(x)[None]).item()  # noqa: E731
     successors = {3: 0.0, 7: value(final_obs[0]), 11: value(final_obs[1])}
@@ -80,16 +82,16 @@ def test_advantages_are_the_double_sum():
     ]
     expected = [sum((0.9 * 0.8) ** (l - t) * deltas[l] for l in range(t, ends[t] + 1)) for t in range(B)]  # noqa: E741
     np.testing.assert_allclose(batch["advantages"], expected, rtol=1e-4, atol=1e-6)
-    torch.testing.assert_close(batch["targets"], batch["advantages"] + batch["values"])
-    policy = torch.distributions.Normal(batch["means"], batch["log_stds"].exp())
-    torch.testing.assert_close(batch["log_probs"], policy.log_prob(batch["actions"]).sum(-1))
+    torch.testing.assert_close(batch["value_targets"], batch["advantages"] + batch["old_values"])
+    policy = torch.distributions.Normal(batch["old_means"], batch["old_stds"])
+    torch.testing.assert_close(batch["old_log_probs"], policy.log_prob(batch["actions"]).sum(-1))
 
 
 @pytest.mark.parametrize("by", ["returns", "rewards"])
 def test_observations_and_rewards_are_normalized_step_by_step(by):
     """Against IM Algorithm 1 and a normalization that recomputes its statistics from all samples seen, every time."""
     script, args, state = start("ppo", reward_scale_by=by, reward_clip_range=1.2, obs_clip_range=1.2)
-    env, seen, raw = state.envs[0].env, [], []
+    env, seen, raw = state.actors[0].env, [], []
     step, reset = env.step, env.reset
 
     def spy_reset(**kwargs):
@@ -150,8 +152,8 @@ def test_time_limits_bootstrap_and_terminal_states_do_not():
         assert experience["episodes"] == [(15.0, 5)] * 2
     script, args, state = start("ppo", env_id="environments:Clock-v0", num_steps=5, bootstrap_truncation=False)
     experience = script.rollout(args, state)
-    batch = script.advantages(args, state, experience)  # nothing to bootstrap from anywhere
-    assert batch["targets"][-1].item() == pytest.approx(experience["rewards"][-1])
+    batch = script.estimate_advantages(args, state, experience)  # nothing to bootstrap from anywhere
+    assert batch["value_targets"][-1].item() == pytest.approx(experience["rewards"][-1])
 
 
 def test_clipped_objective_has_the_gradient_of_each_pair():
@@ -160,13 +162,11 @@ def test_clipped_objective_has_the_gradient_of_each_pair():
     torch.manual_seed(0)
     B = 200
     batch = dict(obs=torch.randn(B, 11), actions=torch.randn(B, 3), advantages=torch.randn(B))
-    means, log_stds = state.policy(batch["obs"])
-    log_probs = script.log_prob(means, log_stds, batch["actions"]).detach()
+    log_probs = state.policy(batch["obs"]).log_prob(batch["actions"]).detach()
     log_ratios = 0.5 * torch.randn(B)
 
     def surrogate(log_ratios):
-        theta = script.flat_parameters(state.policy)
-        return script.objective(args, state.policy, theta, batch | dict(log_probs=log_probs - log_ratios))
+        return script.objective(args, state.policy, batch | dict(old_log_probs=log_probs - log_ratios))
 
     gradient = torch.func.grad(surrogate)(log_ratios)  # of ln ratio, pair by pair
     ratios, A = log_ratios.exp(), batch["advantages"]
@@ -177,50 +177,94 @@ def test_clipped_objective_has_the_gradient_of_each_pair():
     torch.testing.assert_close(gradient, torch.where(inside | smaller, ratios * A, 0.0) / B, rtol=1e-4, atol=1e-7)
 
 
+def torch_adam(network, saved, lr):
+    """torch's Adam where ours stands."""
+    adam, sizes = torch.optim.Adam(network.parameters(), lr, eps=1e-5), [p.numel() for p in network.parameters()]
+    steps = round(math.log(1 - saved["weight"].item()) / math.log(0.9))
+    for p, *moments in zip(network.parameters(), *(saved[k].split(sizes) for k in ("exp_avg", "exp_avg_sq"))):
+        exp_avg, exp_avg_sq = (x.view_as(p).clone() for x in moments)
+        adam.state[p] = dict(step=torch.tensor(float(steps)), exp_avg=exp_avg, exp_avg_sq=exp_avg_sq)
+    return adam
+
+
+def fit_with_torch(network, adam, loss, batch, rng, epochs, max_norm):
+    """The ordinary loop -> mean norm of the gradients before they are clipped, share of them that was."""
+    norms = []
+    for _ in range(epochs):
+        for rows in rng.permutation(256).reshape(4, 64):
+            adam.zero_grad()
+            loss(network, {k: x[rows] for k, x in batch.items()}).backward()
+            norms.append(nn.utils.clip_grad_norm_(network.parameters(), max_norm))
+            adam.step()
+    return torch.stack(norms).mean().item(), (torch.stack(norms) > max_norm).float().mean().item()
+
+
+def assert_same_step(script, after, reference, before):
+    moved = (script.flat_parameters(reference) - script.flat_parameters(before)).abs().max()
+    assert moved > 1e-5
+    assert (script.flat_parameters(after) - script.flat_parameters(reference)).abs().max() < 1e-3 * moved
+
+
+PLAIN = [("ppo", True), *((algo, False) for algo in ("ppo", "ppo_m", "ppo_noclip", "a2c", "reinforce"))]
+
+
+@pytest.mark.parametrize(("algo", "compiled"), PLAIN)
+def test_the_losses_in_an_ordinary_torch_loop_give_what_update_gives(algo, compiled):
+    """objective and value_loss with the modules themselves, backward(), clip_grad_norm_ and torch.optim.Adam."""
+    torch.compiler.reset()
+    clipped = dict(max_grad_norm=0.3, anneal_lr=False) if algo != "ppo_m" else {}
+    script, args, state = start(algo, compile=compiled, entropy_coef=0.01, **clipped)
+    iterate(script, args, state)  # so that the optimizers have moments
+    batch = script.estimate_advantages(args, state, script.rollout(args, state))
+    batch = {name: x[:256] for name, x in batch.items()}  # REINFORCE's episodes are whole
+    before, rng, max_norm = copied(state), copy.deepcopy(state.rng), clipped.get("max_grad_norm", math.inf)
+    statistics = script.update(args, state, batch)
+    expected = {}
+    for name, loss in (("value", getattr(script, "value_loss", None)), ("policy", script.objective)):
+        if not hasattr(before, name):
+            continue
+        network, sign = copy.deepcopy(vars(before)[name]), 1 if name == "value" else -1
+        adam = torch_adam(network, vars(before)[f"{name}_adam"], vars(args)[f"{name}_lr"])
+        run = lambda network, minibatch: sign * loss(args, network, minibatch)  # noqa: B023, E731
+        norm, share = fit_with_torch(network, adam, run, batch, rng, vars(args)[f"{name}_epochs"], max_norm)
+        expected |= {f"{name}_grad_norm": norm, f"{name}_grads_clipped": share}
+        assert_same_step(script, vars(state)[name], network, vars(before)[name])
+    if algo == "ppo_m":
+        expected = {k: x for k, x in expected.items() if "clipped" not in k}
+    assert {k: x for k, x in statistics.items() if "_grad" in k} == pytest.approx(expected, rel=1e-3)
+
+
 @pytest.mark.parametrize("compiled", [False, True])
-def test_update_is_torchs_adam_with_autograd(compiled):
+def test_update_is_torchs_adam_on_losses_written_anew(compiled):
     torch.compiler.reset()
     narrow = dict(value_clip_eps=0.005, max_grad_norm=0.3)  # so that both act
     script, args, state = start("ppo", compile=compiled, entropy_coef=0.01, squash_action=True, **narrow)
-    _, _, state, _ = iterate(script, args, state)  # so that the optimizers have moments and the lr is annealed
-    batch = script.advantages(args, state, script.rollout(args, state))
-    policy, value, rng = copy.deepcopy(state.policy), copy.deepcopy(state.value), copy.deepcopy(state.rng)
+    iterate(script, args, state)  # so that the optimizers have moments and the lr is annealed
+    batch = script.estimate_advantages(args, state, script.rollout(args, state))
+    before, rng = copied(state), copy.deepcopy(state.rng)
+    policy, value = copy.deepcopy(state.policy), copy.deepcopy(state.value)
 
     def value_loss(network, minibatch):
-        values, old, targets = network(minibatch["obs"]), minibatch["values"], minibatch["targets"]
+        values, old, targets = network(minibatch["obs"]), minibatch["old_values"], minibatch["value_targets"]
         clipped = torch.maximum(torch.minimum(values, old + 0.005), old - 0.005)
         return torch.maximum((values - targets) ** 2, (clipped - targets) ** 2).mean()
 
     def policy_loss(network, minibatch):
-        means, log_stds = network(minibatch["obs"])
-        gaussian = torch.distributions.Normal(means, log_stds.exp())
-        ratios = torch.exp(gaussian.log_prob(minibatch["actions"]).sum(-1) - minibatch["log_probs"])
+        means, stds = network.mean(minibatch["obs"]), network.log_std.exp()
+        gaussian = torch.distributions.Normal(means, stds)
+        ratios = torch.exp(gaussian.log_prob(minibatch["actions"]).sum(-1) - minibatch["old_log_probs"])
         A = (minibatch["advantages"] - minibatch["advantages"].mean()) / minibatch["advantages"].std()
         surrogate = torch.where(A > 0, A * ratios.clamp(max=1.2), A * ratios.clamp(min=0.8)).mean()
-        u = means + log_stds.exp() * minibatch["noise"]
+        u = means + stds * minibatch["entropy_noise"]
         entropy = gaussian.entropy().sum(-1) + torch.log(1 - torch.tanh(u) ** 2 + 1e-7).sum(-1)
         return -surrogate - 0.01 * entropy.mean()
 
-    jobs = (value, value_loss, args.value_lr, 2, "value"), (policy, policy_loss, args.policy_lr, 2, "policy")
-    for network, loss, lr, epochs, name in jobs:
-        adam = torch.optim.Adam(network.parameters(), lr * (1 - 1 / 3), eps=1e-5)
-        saved, sizes = vars(state)[f"{name}_optimizer"], [p.numel() for p in network.parameters()]
-        steps = round(math.log(1 - saved["weight"].item()) / math.log(0.9))
-        for p, *moments in zip(network.parameters(), *(saved[k].split(sizes) for k in ("exp_avg", "exp_avg_sq"))):
-            exp_avg, exp_avg_sq = (x.view_as(p).clone() for x in moments)
-            adam.state[p] = dict(step=torch.tensor(float(steps)), exp_avg=exp_avg, exp_avg_sq=exp_avg_sq)
-        for _ in range(epochs):
-            for rows in rng.permutation(256).reshape(4, 64):
-                adam.zero_grad()
-                loss(network, {k: x[rows] for k, x in batch.items()}).backward()
-                nn.utils.clip_grad_norm_(network.parameters(), 0.3)
-                adam.step()
-
-    after, _ = script.update(args, state, batch)
-    for ours, reference, before in ((after.value, value, state.value), (after.policy, policy, state.policy)):
-        moved = (script.flat_parameters(reference) - script.flat_parameters(before)).abs().max()
-        error = (script.flat_parameters(ours) - script.flat_parameters(reference)).abs().max()
-        assert error < 1e-3 * moved
+    for network, loss, name in ((value, value_loss, "value"), (policy, policy_loss, "policy")):
+        adam = torch_adam(network, vars(before)[f"{name}_adam"], vars(args)[f"{name}_lr"] * (1 - 1 / 3))
+        fit_with_torch(network, adam, loss, batch, rng, 2, 0.3)
+    script.update(args, state, batch)
+    assert_same_step(script, state.value, value, before.value)
+    assert_same_step(script, state.policy, policy, before.policy)
 
 
 def test_orthogonal_and_xavier_initialization():

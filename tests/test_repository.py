@@ -36,8 +36,8 @@ def test_readme_commands_run(runs):
     assert len(list(runs.rglob("iter_000000.pt"))) == len(commands)
 
 
-def test_readme_tables_hold_the_measured_rewards():
-    readme = (ROOT / "README.md").read_text().replace("−", "-")
+def test_tables_hold_the_measured_rewards():
+    readme, results = ((ROOT / path).read_text().replace("−", "-") for path in ("README.md", "figures/README.md"))
 
     def measured(name):
         return json.loads((ROOT / "figures" / name / "rewards.json").read_text())
@@ -61,7 +61,17 @@ def test_readme_tables_hold_the_measured_rewards():
         by_algo.setdefault(x["algo"], []).append(f"{round(x['mean']['value'])} | {finals[0]} to {finals[-1]}")
     rows += [f"| `{algo}.py` | {' | '.join(x)} |" for algo, x in by_algo.items()]
     assert len(rows) == 5 + 2 + 9 + 1 + 8
-    assert [row for row in rows if row not in readme] == []
+    assert [row for row in rows if row not in results] == []
+    shown = [line for line in readme.splitlines() if line.startswith("| ") and line.endswith("] |")]
+    assert len(shown) == 9
+    for line, (name, x) in zip(shown, ((name, x) for name, x in worth.items() if name != "all nine")):
+        assert name in line and line.endswith(f" | {x[0]} | {x[1]} |")
+
+
+def test_readme_shows_the_loop_as_it_stands():
+    source = (ROOT / "algos" / "ppo.py").read_text()
+    [loop] = [x for x in re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL) if "def " in x]
+    assert loop in source
 
 
 def test_importing_has_no_side_effects(runs):

@@ -274,6 +274,18 @@ def test_paired_differences_are_by_seed(write, aggregate, tmp_path):
     assert (tmp_path / "out" / "rewards_paired.pdf").stat().st_size > 5000
 
 
+def test_the_two_arguments_of_gradient_clipping_are_one_optimization(write, aggregate, tmp_path):
+    for reward, tanh, clip in ((7, True, True), (5, True, False), (4, False, True), (1, False, False)):
+        write(reward, tanh=tanh, grad_clip=clip, value_grad_clip=clip)
+    both = ["grad_clip", "value_grad_clip"]
+    found = [(x["switched"], x["others_on"], x["differences"]) for x in aggregate("--paired")["paired"]]
+    assert len(found) == 5
+    assert (["tanh"], both, [3.0]) in found and (["tanh"], [], [4.0]) in found
+    assert (both, ["tanh"], [2.0]) in found and (both, [], [3.0]) in found
+    assert (["tanh", *both], [], [6.0]) in found
+    assert "| grad-clip (both) |" in (tmp_path / "out" / "rewards.md").read_text()
+
+
 def test_tables_and_figures(results, tmp_path, write, aggregate):
     write(-3.14159, algo="trpo_plus", env_id="Hopper-v5")
     aggregate()
