@@ -19,21 +19,32 @@ et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical Precipi
 Policy Gradients" (IM) Table 2 is --aai, its Fig. 1 --best-of with --histograms.
 """
 
-import ast
 import csv
 import json
 import re
 import sys
-import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import combinations, permutations
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, NoReturn
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import tyro
-from matplotlib.figure import Figure
+from common import (
+    COLOURS,
+    differing,
+    flag,
+    interval,
+    label_runs,
+    line_styles,
+    look,
+    new_figure,
+    output_folder,
+    save_figure,
+    setting,
+    stop,
+)
 
 # Arguments -----------------------------------------------------------------------------------------------------------
 
@@ -452,135 +463,6 @@ def main(argv: list[str] | None = None) -> None:
         draw_histograms(settings, histograms, path.with_name("rewards_histograms"))
     if args.paired:
         draw_paired(results["paired"], path.with_name("rewards_paired"))
-
-
-# =====================================================================================================================
-# Shared by the diagnostics: runs and their scripts, sampling, workers, results, figures. No measurement below.
-# =====================================================================================================================
-
-# compile: whether the machine could; runs' names leave it out as well
-NOT_OF_THE_SETTING = "env_id seed runs_dir run_name overwrite checkpoint_every compile".split()
-COLOURS = {
-    **dict(ppo="#0072b2", ppo_m="#d55e00", ppo_noclip="#56b4e9", trpo="#009e73", trpo_plus="#e69f00"),
-    **dict(reinforce="#999999", a2c="#cc79a7", vmpo="#000000"),
-}
-MARKERS = dict(zip(COLOURS, "os^Dv*Px"))  # colours are not enough in greyscale
-
-
-def stop(message: str, status: int = 2) -> NoReturn:
-    """Ends the program with one line on standard error; status 2: bad input, 1: training failed."""
-    print(f"{Path(__file__).name}: {message}", file=sys.stderr)
-    raise SystemExit(status)
-
-
-def output_folder(out: Path | None, folders: tuple[Path, ...]) -> Path:
-    if out is None and len(folders) > 1:
-        stop("several runs: name the folder for their figures with --out")
-    out = out or folders[0] / "figures"
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        stop(f"--out {out}: {error.strerror}")
-    return out
-
-
-def setting(config: dict[str, Any]) -> dict[str, Any]:
-    """What makes the setting of a run, of its config.json: the algorithm and the arguments."""
-    return dict(algo=config["algo"]) | {name: x for name, x in config["args"].items() if name not in NOT_OF_THE_SETTING}
-
-
-def flag(name: str, value: Any) -> str:
-    """An argument as run folders spell it: no-value-clip, policy-lr=0.0003, policy-hidden=64x64."""
-    text = "x".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-    name = name.replace("_", "-")
-    return {"True": name, "False": f"no-{name}"}.get(text, f"{name}={text}")
-
-
-def default_flags(algo: str) -> set[str]:
-    """The defaults of algos/<algo>.py, read without running it; none where it cannot be read."""
-    try:
-        source = (Path(__file__).parent.parent / "algos" / f"{algo}.py").read_text()
-        [args] = [x for x in ast.parse(source).body if isinstance(x, ast.ClassDef) and x.name == "Args"]
-        return {flag(x.target.id, ast.literal_eval(x.value)) for x in args.body if isinstance(x, ast.AnnAssign)}
-    except (OSError, SyntaxError, ValueError):
-        return set()
-
-
-def differing(settings: list[dict[str, Any]]) -> list[str]:
-    """Names of the arguments that are not the same in all the settings."""
-    names = dict.fromkeys(name for x in settings for name in x)
-    return [name for name in names if any(x.get(name) != settings[0].get(name) for x in settings)]
-
-
-def label_runs(settings: dict[Path, dict[str, Any]], labels: tuple[str, ...]) -> dict[Path, str]:
-    """The label of each run folder's setting: a given one, or the algorithm and the flags that tell it from the
-    algorithm's other settings here, as far as they are not the script's defaults."""
-    found, given = {}, {}
-    for algo in {x["algo"] for x in settings.values()}:
-        alike, defaults = {folder: x for folder, x in settings.items() if x["algo"] == algo}, default_flags(algo)
-        names = differing(list(alike.values()))
-        for folder, x in alike.items():
-            flags = [flag(name, x.get(name)) for name in names]
-            found[folder] = " ".join([algo, *(text for text in flags if text not in defaults)])
-    for text in labels:
-        label, _, spelled = text.partition("=")
-        algo, *flags = spelled.split() or stop(f'--labels {text}: write LABEL=ALGO or "LABEL=ALGO FLAG ..."')
-        flags.append(flag("algo", algo))
-        named = [folder for folder, x in settings.items() if {flag(*y) for y in x.items()}.issuperset(flags)]
-        for folder in named or stop(f"--labels {text}: no run is {spelled}"):
-            if folder in given:
-                stop(f"--labels: {folder} is both {given[folder]} and {label}; add flags that tell them apart")
-            given[folder] = label
-    return found | given
-
-
-def interval(x: np.ndarray, resamples: int = 500) -> list[float] | None:
-    """95 % bootstrap interval of the mean of x [n]; of one item there is none."""
-    if len(x) < 2:
-        return None
-    means = np.random.default_rng(0).choice(x, (resamples, len(x))).mean(1)
-    return np.percentile(means, [2.5, 97.5]).tolist()
-
-
-def new_figure(rows: int, columns: int, size: tuple[float, float], **style: Any) -> tuple[Figure, np.ndarray]:
-    """Figure of the size in inches, and its axes [rows, columns]."""
-    figure = Figure(figsize=size, layout="constrained")
-    return figure, figure.subplots(rows, columns, squeeze=False, **style)
-
-
-def look(algo: str) -> dict[str, Any]:
-    """How an algorithm's lines are drawn."""
-    style = dict(color=COLOURS.get(algo, "#8c564b"), marker=MARKERS.get(algo, "."), label=algo)
-    return style | dict(markersize=3.5, linewidth=1.2)
-
-
-def line_styles(algo_of: dict[str, str]) -> dict[str, dict[str, Any]]:
-    """How each label is drawn: as the algorithm that it spells (PPO-M is ppo_m), else as its own if that is not taken,
-    else in the next colour that is not; dashed when all are."""
-    spelled = {label: label.lower().replace("+", "_plus").replace("-", "_") for label in algo_of}
-    looks, found = [(name, line) for line in ("-", "--", ":", "-.") for name in COLOURS], {}
-    for label in sorted(algo_of, key=lambda x: spelled[x] not in COLOURS):
-        wanted = [(spelled[label], "-"), (algo_of[label], "-"), *looks]
-        found[label] = next((x for x in wanted if x in looks and x not in found.values()), looks[0])
-    return {label: look(found[label][0]) | dict(linestyle=found[label][1], label=label) for label in algo_of}
-
-
-def save_figure(figure: Figure, path: Path) -> None:
-    """One legend for all lines, above the panels, for which the figure grows; then the figure as PNG and PDF."""
-    for axis in figure.axes:
-        if axis.name != "3d":
-            axis.spines[["top", "right"]].set_visible(False)
-    lines = {label: line for axis in figure.axes[::-1] for line, label in zip(*axis.get_legend_handles_labels())}
-    if lines:
-        width, height = figure.get_size_inches()
-        texts = [textwrap.fill(label, int((width - 0.6) / 0.065), break_on_hyphens=False) for label in lines]  # inches
-        longest = max(len(part) for text in texts for part in text.split("\n"))
-        columns = max(1, min(len(texts), int(width / (0.6 + 0.065 * longest))))
-        figure.set_figheight(height + 0.17 * sum(text.count("\n") + 1 for text in texts) / columns)
-        figure.legend(lines.values(), texts, loc="outside upper center", ncols=columns, frameon=False, fontsize=8)
-    for suffix in (".png", ".pdf"):
-        figure.savefig(path.with_suffix(suffix), dpi=150)
-    print(path.with_suffix(".png"))
 
 
 if __name__ == "__main__":

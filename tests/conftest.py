@@ -15,8 +15,9 @@ import torch
 
 ROOT = Path(__file__).parent.parent
 ALGOS = sorted(path.stem for path in (ROOT / "algos").glob("*.py"))
-DIAGNOSTICS = sorted(path.stem for path in (ROOT / "diagnostics").glob("*.py"))
+DIAGNOSTICS = sorted(path.stem for path in (ROOT / "diagnostics").glob("*.py") if path.stem != "common")
 sys.path.append(str(Path(__file__).parent))  # for --env-id environments:...
+sys.path.append(str(ROOT / "diagnostics"))  # where they look for common.py
 
 
 def load(name):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import common
 import imageio
 import numpy as np
 import pytest
@@ -43,9 +44,8 @@ def known(tmp_path_factory):
 
 def sourced(diagnostic, folder, iteration=0):
     """The diagnostic as a module, a checkpoint as it names one, and the script, arguments and state behind it."""
-    module = load(diagnostic)
-    source = module.Source(ROOT / "algos" / "ppo.py", folder, iteration)
-    return module, source, *module.checkpoint_state(source)
+    source = common.Source(ROOT / "algos" / "ppo.py", folder, iteration)
+    return load(diagnostic), source, *common.checkpoint_state(source)
 
 
 def with_values(run, copy, values):
@@ -100,7 +100,7 @@ def estimates(module, source, K, repeats):
     """Gradient estimates [repeats, P] from K pairs each."""
     num_steps, found = 64, []
     for repeat in range(repeats):
-        groups = module.groups(K, num_steps)
+        groups = common.groups(K, num_steps)
         sums = [module.gradient_sums(source, (9, repeat, i), *size, None) for i, size in enumerate(groups)]
         found.append(module.gradient(sum(x for group in sums for x in group)[0]))
     return np.array(found)
@@ -377,7 +377,7 @@ def test_reinforce_is_measured_or_refused(known, name, tmp_path, capsys):
 @pytest.mark.parametrize("name", CALLS)
 def test_numbers_in_use_or_damaged_are_left_alone(known, name, tmp_path, capsys):
     path, arguments = tmp_path / f"{name}.json", [str(known / "ppo"), "--out", str(tmp_path), "--jobs", "1"]
-    with load(name).locked(path), pytest.raises(SystemExit) as ended:
+    with common.locked(path), pytest.raises(SystemExit) as ended:
         load(name).main(arguments)
     assert ended.value.code == 2 and "in use by another process" in capsys.readouterr().err
     for damaged in ("[", "{}", "[1]"):

@@ -10,7 +10,7 @@ import tomllib
 import pytest
 from conftest import ALGOS, ROOT
 
-TOOLS = {"matplotlib", "pytest", "pytest-xdist", "ruff"}  # what a script does not need
+TOOLS = {"matplotlib", "scipy", "pytest", "pytest-xdist", "ruff"}  # what a script does not need
 
 
 @pytest.mark.parametrize("algo", ALGOS)
