@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from unittest.mock import patch
 
 import common
 import imageio
@@ -157,13 +158,13 @@ def test_cosines_match_the_covariance_of_the_estimator_with_each_baseline(known,
 
 def test_estimate_below_a_segment_is_of_its_first_pairs(known):
     module, source, *_ = sourced("gradient", known / "ppo", 2)
-    short, long = (module.collect_group(source, (3,), 1, K) for K in (100, 256))
+    short, long = (common.collect_group(source, (3,), 1, K) for K in (100, 256))
     for name in ("obs", "actions", "rewards"):
         np.testing.assert_array_equal(short[name], long[name][:100])
     assert short["truncations"][-1]
     assert module.gradient_sums(source, (3,), 1, 100, None)[0, 0, -3] == 100
-    assert module.groups(1100, 256) == [(4, 256), (1, 76)]
-    assert module.groups(10 * 256, 256) == [(8, 256), (2, 256)]
+    assert common.groups(1100, 256) == [(4, 256), (1, 76)]
+    assert common.groups(10 * 256, 256) == [(8, 256), (2, 256)]
 
 
 def test_step_of_a_rejected_line_search_has_cosine_0():
@@ -190,8 +191,8 @@ def plain(x):
 @pytest.mark.parametrize("name, measure", [("gradient", "training_step"), ("landscape", "take_step")])
 def test_updates_leave_the_checkpoint_as_it_was(known, name, measure, algo):
     module = load(name)
-    source = module.Source(ROOT / "algos" / f"{algo}.py", known / algo, 1)
-    script, _, state = module.read_checkpoint(source)
+    source = common.Source(ROOT / "algos" / f"{algo}.py", known / algo, 1)
+    script, _, state = common.read_checkpoint(source)
     points = dict(points=[(0, 0), (1, 2)]) if measure == "take_step" else {}
 
     def parts():
@@ -286,9 +287,9 @@ def test_episodes_are_complete_and_each_actors_own(tmp_path):
     assert (heldout["mean_reward"], heldout["episodes"], heldout["pairs"]) == (15.0, 2, 7)
     module, source, script, _, state = sourced("evaluate", tmp_path / "clock")
     parameters = script.flat_parameters(state.policy)
-    assert module.play(source, (0,), 3, 7, parameters) == [(15.0, 5)] * 6  # 7 steps, then to the end of the second
-    assert module.play(source, (0,), 2, 1, parameters) == [(15.0, 5)] * 2
-    assert module.play(source, (0,), 1, 10, parameters) == [(15.0, 5)] * 2
+    assert common.play(source, (0,), 3, 7, parameters) == [(15.0, 5)] * 6  # 7 steps, then to the end of the second
+    assert common.play(source, (0,), 2, 1, parameters) == [(15.0, 5)] * 2
+    assert common.play(source, (0,), 1, 10, parameters) == [(15.0, 5)] * 2
 
 
 def test_evaluation_and_video(known, tmp_path, capsys):
@@ -330,6 +331,35 @@ def test_jobs_do_not_change_a_bit(known, name, tmp_path):
         assert (tmp_path / "1" / f"{name}.{suffix}").stat().st_size > 5000
 
 
+def test_two_files_alone_measure_in_an_empty_folder(known, tmp_path):
+    for name in ("common.py", "value.py"):
+        shutil.copy(ROOT / "diagnostics" / name, tmp_path)
+    mine = shutil.copy(ROOT / "algos" / "ppo.py", tmp_path / "my_ppo.py")
+    flags = ["--script", mine.name, "--jobs", "1", "--heldout-pairs", "300", "--out", "here"]
+    subprocess.run([sys.executable, "value.py", str(known / "ppo"), *flags], cwd=tmp_path, check=True)
+    assert len(cells(tmp_path / "here", "value")) == 3
+
+
+def test_numbers_say_what_measured_them_and_comments_do_not_count(known, tmp_path, capsys):
+    mine, source = tmp_path / "my_ppo.py", (ROOT / "algos" / "ppo.py").read_text()
+    flags = [str(known / "chain"), "--checkpoints", "0", "--script", str(mine), "--jobs", "1", "--out", str(tmp_path)]
+    found = []
+    for text, extra in (
+        (source, []),
+        ("# a comment\n" + source, []),
+        (source + "\nx = 1\n", []),
+        (source + "\nx = 1\n", ["--overwrite"]),
+    ):
+        mine.write_text(text)
+        common.code_digest.cache_clear()
+        common.note.cache_clear()
+        load("value").main([*flags, "--heldout-pairs", "300", *extra])
+        [cell] = cells(tmp_path, "value")
+        found.append((cell["measured_by"]["my_ppo.py"], "another version of my_ppo.py" in capsys.readouterr().err))
+    (first, a), (second, b), (third, c), (fourth, d) = found
+    assert first == second == third != fourth and [a, b, c, d] == [False, False, True, False]
+
+
 def test_kill_and_continue_equals_uninterrupted(known, tmp_path):
     flags = "--checkpoints 0 1 --grid 4 --step-pairs 64 --reward-pairs 1000".split()
     command, path = call("landscape", [known / "ppo"], tmp_path / "killed", *flags), tmp_path / "killed/landscape.json"
@@ -352,7 +382,7 @@ def test_several_runs_and_a_script_of_ones_own(known, tmp_path, capsys):
     mine.write_text((ROOT / "algos" / "ppo.py").read_text() + "\n")
     for name in ("value", "trust_region"):
         flags = ["--script", str(mine), "--jobs", "1", "--out", str(tmp_path), "--heldout-pairs", "300"]
-        load(name).note.cache_clear()
+        common.note.cache_clear()
         load(name).main([str(known / "chain"), *flags, "--checkpoints", "0", "1", "1"])
         assert len(cells(tmp_path, name)) == 2  # each once
         notes = capsys.readouterr().err
@@ -385,7 +415,7 @@ def test_numbers_in_use_or_damaged_are_left_alone(known, name, tmp_path, capsys)
         with pytest.raises(SystemExit) as ended:
             load(name).main(arguments)
         assert ended.value.code == 2 and "is damaged" in capsys.readouterr().err
-        assert path.read_text() == damaged and list(tmp_path.iterdir()) == [path]
+        assert path.read_text() == damaged and {x.suffix for x in tmp_path.iterdir()} == {".json", ".lock"}
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -431,7 +461,7 @@ def test_bad_input(known, name, tmp_path, capsys):
     before = {path: path.stat().st_mtime_ns for path in known.rglob("*")}
     for arguments, part in refused.items():
         capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
+        with patch("sys.argv", [f"{name}.py"]), pytest.raises(SystemExit) as ended:
             load(name).main(list(arguments))
         message = capsys.readouterr().err.splitlines()[-1]
         assert ended.value.code == 2 and part in message and message.startswith(f"{name}.py: "), arguments

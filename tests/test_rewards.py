@@ -4,7 +4,9 @@ import csv
 import json
 from dataclasses import asdict
 from itertools import product
+from unittest.mock import patch
 
+import common
 import numpy as np
 import pytest
 from conftest import ALGOS, load
@@ -57,7 +59,7 @@ def results(write, aggregate):
 def refused(capsys, call, *flags, **named):
     """The last line on standard error of a call that exits with status 2."""
     capsys.readouterr()
-    with pytest.raises(SystemExit) as ended:
+    with patch("sys.argv", ["rewards.py"]), pytest.raises(SystemExit) as ended:
         call(*flags, **named)
     message = capsys.readouterr().err.splitlines()[-1]
     assert ended.value.code == 2 and message.startswith("rewards.py: ")
@@ -203,9 +205,8 @@ def test_labels_say_what_differs(write, aggregate):
 
 @pytest.mark.parametrize("algo", ALGOS)
 def test_defaults_are_those_of_the_script(algo):
-    module = load("rewards")
-    assert module.default_flags(algo) == {module.flag(*x) for x in asdict(load(algo).Args()).items()}
-    assert module.default_flags("nothing") == set()
+    assert common.default_flags(algo) == {common.flag(*x) for x in asdict(load(algo).Args()).items()}
+    assert common.default_flags("nothing") == set()
 
 
 def test_given_labels_name_settings_that_differ_between_environments(write, aggregate, capsys):
@@ -221,12 +222,11 @@ def test_given_labels_name_settings_that_differ_between_environments(write, aggr
     assert "is both PPO-M and X" in refused(capsys, aggregate, *labels[:2], "X=ppo")
 
 
-@pytest.mark.parametrize("name", ("gradient", "trust_region", "value"))
-def test_the_other_diagnostics_draw_one_setting_alike_and_two_apart(write, name):
+def test_the_other_diagnostics_draw_one_setting_alike_and_two_apart(write):
     settings = [(dict(reward_scale=scale), seed) for scale in (True, False) for seed in (1, 2)]
     folders = tuple(write(1, seed=seed, **setting) for setting, seed in settings)
     for labels, expected in ((), ("ppo", "ppo no-reward-scale")), (("PPO-M=ppo no-reward-scale",), ("ppo", "PPO-M")):
-        a, b, c, d = load(name).run_styles(folders, labels)
+        a, b, c, d = common.run_styles(folders, labels)
         assert a == b and c == d and (a["label"], c["label"]) == expected
         assert a["color"] != c["color"] and a["marker"] != c["marker"]
 
