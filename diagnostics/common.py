@@ -363,6 +363,42 @@ def play(source: Source, seed: tuple[int, ...], num_envs: int, num_steps: int, p
     return [(float(a), int(b)) for x, queue in zip(actors, queues) for a, b in islice(queue, counts[id(x)])]
 
 
+class OneEpisode(gym.Wrapper):
+    """One episode at a time: what a rollout goes on to do after its end is not stepped. Raw return and length of it."""
+
+    def begin(self) -> None:
+        self.ended, self.total, self.length = False, 0.0, 0
+
+    def reset(self, **options: Any) -> tuple:
+        return (self.obs, {}) if self.ended else self.env.reset(**options)
+
+    def step(self, action: np.ndarray) -> tuple:
+        if self.ended:
+            return self.obs, 0.0, True, False, {}
+        self.obs, reward, terminated, truncated, info = self.env.step(action)
+        self.total, self.length, self.ended = self.total + float(reward), self.length + 1, terminated or truncated
+        return self.obs, reward, terminated, truncated, info
+
+
+def play_seeds(
+    source: Source, seed: tuple[int, ...], episodes: int, _: int, first: int, parameters: Tensor
+) -> list[tuple[float, int]]:
+    """Raw undiscounted return and length of one complete episode of the policy with the parameters [P] for each of the
+    seeds (*seed, first), (*seed, first + 1), ... From its seed come an episode's reset and the noise of its actions,
+    step by step, whatever the policy: common random numbers, so that two policies can be compared seed by seed."""
+    script, args, state = fresh_state(source, seed, 1, 32)
+    nn.utils.vector_to_parameters(parameters, state.policy.parameters())
+    [actor] = state.actors
+    actor.env, found = OneEpisode(actor.env), []
+    for i in range(first, first + episodes):
+        state.rng, actor.obs = np.random.default_rng((*seed, i)), None
+        actor.env.begin()
+        while not actor.env.ended:
+            script.rollout(args, state)
+        found.append((actor.env.total, actor.env.length))
+    return found
+
+
 def start_worker() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interruption means
     torch.set_num_threads(1)

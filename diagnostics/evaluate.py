@@ -1,11 +1,16 @@
-"""How good is a checkpoint? Return and length of complete episodes, and a video of one.
+"""How good is a checkpoint, or a setting through training? Return and length of complete episodes, and a video of one.
 
     python diagnostics/evaluate.py runs/Hopper-v5__ppo__seed1
     python diagnostics/evaluate.py runs/Hopper-v5__ppo__seed1 --deterministic --checkpoints 150 300 488
+    python diagnostics/evaluate.py runs/Hopper* --deterministic --checkpoints all --episodes 10 --out figures/hopper
     MUJOCO_GL=egl python diagnostics/evaluate.py runs/Hopper-v5__ppo__seed1 --video hopper.gif
 
 Returns are undiscounted sums of raw rewards; observations are normalized with the checkpoint's frozen statistics. Every
-episode is played to its end, by an actor of its own, so that long ones count no less than short ones.
+episode begins with a seed of its own and is played to its end, so that long ones count no less than short ones.
+Intervals are Student's t: of a checkpoint's mean over its episodes; of a setting's mean over the means of its runs,
+where there are two or more, since the episodes of one run say nothing about the next. Where a run has more than a few
+checkpoints the figure is curves, as in "The Definitive Guide to Policy Gradients" (GUIDE) Fig. 4; the values at 1M and
+8M steps, from 10 deterministic episodes, are its Table 3.
 """
 
 import shutil
@@ -16,7 +21,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium as gym
 import imageio
@@ -30,14 +35,16 @@ from common import (
     check_options,
     checkpoint_state,
     choose,
+    draw_line,
     flat_parameters,
     fresh_state,
     identify,
+    load_script,
     measure_missing,
     new_figure,
     open_runs,
     output_folder,
-    play,
+    play_seeds,
     run_program,
     run_styles,
     save_figure,
@@ -54,8 +61,8 @@ class Args(Options):
     labels: tuple[str, ...] = ()
     """labels of your own, each "LABEL=ALGO FLAG ...": for the algorithm's runs with these flags, spelled as run folders
     spell them"""
-    checkpoints: tuple[int, ...] = ()
-    """iterations; default: the newest checkpoint"""
+    checkpoints: tuple[int, ...] | Literal["all"] = ()
+    """iterations, or all; default: the newest checkpoint"""
     episodes: int = 100
     """episodes of each checkpoint"""
     deterministic: bool = False
@@ -80,10 +87,10 @@ def acting_parameters(source: Source, deterministic: bool) -> Tensor:
 
 def measure_episodes(args: Args, source: Source, sample: Callable, _: Any) -> Iterator[dict[str, Any]]:
     parameters = acting_parameters(source, args.deterministic)
-    sizes = [min(GROUP, args.episodes - first) for first in range(0, args.episodes, GROUP)]
-    seeds = [(args.seed, source.iteration, i) for i in range(len(sizes))]
-    tasks = [(source, seed, size, 1, parameters) for seed, size in zip(seeds, sizes)]
-    episodes = np.array([episode for group in sample(play, tasks) for episode in group])
+    size = min(GROUP, -(-args.episodes // args.jobs))  # an episode's seed is its own, whoever plays it
+    parts = [(first, min(size, args.episodes - first)) for first in range(0, args.episodes, size)]
+    tasks = [(source, (args.seed, source.iteration), n, 1, first, parameters) for first, n in parts]
+    episodes = np.array([episode for group in sample(play_seeds, tasks) for episode in group])
     numbers = {}
     for name, x in zip(NAMES, episodes.T):
         numbers[name] = dict(mean=x.mean().item(), interval=t_interval(x), median=np.median(x).item(), all=x.tolist())
@@ -133,6 +140,46 @@ def film(args: Args, source: Source) -> None:
 
 # Figures -------------------------------------------------------------------------------------------------------------
 
+FEW = 4  # checkpoints of a run of which every episode is drawn
+
+
+def curves(
+    styles: list[dict[str, Any]], sources: list[Source], cells: list[dict[str, Any]], name: str
+) -> dict[str, dict[str, Any]]:
+    """For each label its style, its runs' numbers by environment steps, and the points of the setting: at the steps at
+    which all its runs have a checkpoint, the mean over runs and its interval, or the numbers of the only one."""
+    found = {}
+    for style, source, cell in zip(styles, sources, cells):
+        curve = found.setdefault(style["label"], dict(style=style, runs={}))
+        curve["runs"].setdefault(source.run, {})[cell["global_step"]] = cell[name]
+    for curve in found.values():
+        runs = list(curve["runs"].values())
+        steps = sorted(set.intersection(*map(set, runs)))
+        means = {step: np.array([run[step]["mean"] for run in runs]) for step in steps}
+        over_runs = {step: dict(mean=x.mean().item(), interval=t_interval(x)) for step, x in means.items()}
+        curve["points"] = over_runs if len(runs) > 1 else runs[0]
+    return found
+
+
+def draw_curves(styles: list[dict[str, Any]], sources: list[Source], cells: list[dict[str, Any]], path: Path) -> None:
+    """Mean return and length against environment steps: a line for each setting, its runs thin (GUIDE Fig. 4)."""
+    figure, axes = new_figure(1, 2, (8.4, 2.8))
+    for axis, name, text in zip(axes[0], NAMES, ("episode return", "episode length (steps)")):
+        for curve in curves(styles, sources, cells, name).values():
+            steps, style = sorted(curve["points"]), curve["style"]
+            draw_line(axis, steps, [curve["points"][step] for step in steps], style)
+            for run in curve["runs"].values() if len(curve["runs"]) > 1 else ():
+                thin = style | dict(marker="", linewidth=0.5, alpha=0.6, label=None)
+                axis.plot(sorted(run), [run[step]["mean"] for step in sorted(run)], **thin)
+        axis.set_xlabel("environment steps")
+        axis.set_ylabel(text)
+        heights = [y for line in axis.lines for y in line.get_ydata()]
+        room = 0.25 * np.ptp(heights)  # an interval from two runs can be ten times as wide as all the curves are high
+        (bottom, top), low, high = axis.get_ylim(), min(heights) - room, max(heights) + room
+        axis.set_ylim(min(0, max(bottom, low)), min(top, high) if high > low else top)
+        axis.ticklabel_format(axis="x", scilimits=(0, 5))
+    save_figure(figure, path)
+
 
 def draw_episodes(styles: list[dict[str, Any]], cells: list[dict[str, Any]], path: Path) -> None:
     """A row for each checkpoint: every episode's return and length, the means and their intervals."""
@@ -159,6 +206,11 @@ def draw_episodes(styles: list[dict[str, Any]], cells: list[dict[str, Any]], pat
     save_figure(figure, path)
 
 
+def numbers_text(numbers: dict[str, Any]) -> str:
+    ends = numbers["interval"]
+    return f"{numbers['mean']:.1f}" + (f" [{ends[0]:.1f}, {ends[1]:.1f}]" if ends else "")
+
+
 # Main ----------------------------------------------------------------------------------------------------------------
 
 
@@ -177,23 +229,32 @@ def main(argv: list[str] | None = None) -> None:
         if args.video.is_dir():
             stop(f"--video {args.video}: is a folder")
     opened = open_runs(args.runs, args.script)
-    runs = [choose(run, args.checkpoints) if args.checkpoints else run[-1:] for run in opened]
+    if args.checkpoints in ("all", ()):
+        runs = [run if args.checkpoints else run[-1:] for run in opened]
+    else:
+        runs = [choose(run, args.checkpoints) for run in opened]
     sources, looks = sum(runs, []), run_styles(args.runs, args.labels)
     styles = [style for style, run in zip(looks, runs) for _ in run]
     limit = checkpoint_state(sources[0])[2].actors[0].env.spec.max_episode_steps
     path = output_folder(args.out, args.runs) / "evaluate.json"
     work = []
     for source in sources:
-        identity = identify(source, args.seed) | dict(episodes=args.episodes, deterministic=args.deterministic)
-        work.append((partial(measure_episodes, args), source, [identity], args.episodes))
+        step = load_script(source.script).load_checkpoint(source.path)["global_step"]
+        settings = dict(global_step=step, episodes=args.episodes, deterministic=args.deterministic)
+        work.append((partial(measure_episodes, args), source, [identify(source, args.seed) | settings], args.episodes))
     cells = measure_missing(args, path, work, f"episodes of up to {limit:,} steps" if limit else "episodes")
     for cell in cells:
-        texts = []
-        for name in NAMES:
-            ends = cell[name]["interval"]
-            texts.append(f"{cell[name]['mean']:.1f}" + (f" [{ends[0]:.1f}, {ends[1]:.1f}]" if ends else ""))
-        print("{}, iteration {}: return {}, length {}".format(cell["run"], cell["iteration"], *texts))
-    draw_episodes(styles, cells, path)
+        texts = [numbers_text(cell[name]) for name in NAMES]
+        over = f"over {args.episodes} episodes" + " (95 % t intervals)" * (args.episodes > 1)
+        print("{}, iteration {}: return {}, length {} {}".format(cell["run"], cell["iteration"], *texts, over))
+    for label, curve in curves(styles, sources, cells, "returns").items():
+        if len(curve["runs"]) > 1 and curve["points"]:
+            step, over = max(curve["points"]), f"over {len(curve['runs'])} runs (95 % t interval)"
+            print(f"{label}, {step:,} steps: return {numbers_text(curve['points'][step])} {over}")
+    if max(map(len, runs)) > FEW:
+        draw_curves(styles, sources, cells, path)
+    else:
+        draw_episodes(styles, cells, path)
     if args.video:
         film(args, sources[-1])
 

@@ -1,46 +1,46 @@
 """Do the gradients mean anything? Cosine similarity of independent estimates of the policy gradient, and of each with
-the "true" one, against the number of state-action pairs; and the same of whole update steps.
+the "true" one, against the number of state-action pairs; the noise scale; and the cosine of whole update steps.
 
     python diagnostics/gradient.py runs/Hopper-v5__ppo__seed1
-    python diagnostics/gradient.py runs/Hopper-v5__ppo__seed* --out figures --true-pairs 10_000_000
-    python diagnostics/gradient.py runs/Hopper-v5__ppo__seed1 --baselines --steps
+    python diagnostics/gradient.py runs/Hopper-v5__ppo__seed* --out figures --pairs 100 1000 10_000 100_000
+    python diagnostics/gradient.py runs/Hopper-v5__ppo__seed1 --baselines
+    python diagnostics/gradient.py runs/Hopper-v5__ppo__seed1 --no-gradients --steps
 
 "A Closer Look at Deep Policy Gradients" (CL) Fig. 1, 2, 4, 9, 10; "Are Deep Policy Gradient Algorithms Truly Policy
 Gradient Algorithms?" (TPG) Fig. 2, 3, 5, 11 to 13, 16. The gradient is that of CL eq. 1, for every algorithm: of
 E[pi / pi_old A] at pi = pi_old, A normalized over the estimate's pairs. The pairs come from segments of num_steps, each
-from a reset, with frozen statistics; an estimate from fewer pairs is made of the first of a segment. A repeat's
-estimates from more pairs contain those of its estimates from fewer (all but a last part of a segment); the repeats are
-independent. The "true" gradient that a repeat is held against comes from the pairs of all the other repeats, and from
-as many more as --true-pairs asks for.
+from a reset, with frozen statistics. What is left of an estimate beyond whole segments is a window: consecutive pairs
+from a random place in one more segment, over the whole of which the advantages were estimated. (A segment's first pairs
+are the starts of episodes: the mean of their gradient is another vector.) Within a repeat, longer estimates contain the
+whole segments of shorter ones; the repeats are independent. The "true" gradient that a repeat is held against is that
+of the T pairs of all the other repeats. It is noisy too: with B the noise scale, its cosine with the real one is about
+sqrt(T / (T + B)), the ceiling; a cosine with it, divided by the ceiling, is what it would be with the real one.
 """
 
-import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import tyro
 from common import (
+    GROUP,
     Options,
     Source,
-    can_step,
     check_options,
     checkpoint_state,
     choose,
     collect,
     collect_group,
-    draw_line,
     flat_parameters,
     fresh_state,
-    groups,
     identify,
     interval,
-    look,
     measure_missing,
     new_figure,
     open_runs,
@@ -52,7 +52,9 @@ from common import (
     stop,
     title,
     with_parameters,
+    with_step,
 )
+from matplotlib.axes import Axes
 from torch import Tensor, nn
 from torch.distributions import kl_divergence
 
@@ -65,9 +67,12 @@ class Args(Options):
     """labels of your own, each "LABEL=ALGO FLAG ...": for the algorithm's runs with these flags, spelled as run folders
     spell them"""
     checkpoints: tuple[int, ...] = ()
-    """iterations; default: 0 150 300 450 or, where a run has fewer, its first, its thirds, its last with a step"""
-    pairs: tuple[int, ...] = (100, 1000, 10_000, 100_000)
-    """state-action pairs of an estimate"""
+    """iterations; default: 0 150 300 450 or, where a run has fewer, its first, its thirds, its last with a step; of
+    --steps all that have a step"""
+    gradients: bool = True
+    """measure gradient estimates"""
+    pairs: tuple[int, ...] = (10_000, 100_000)
+    """state-action pairs of an estimate, besides those of the run's training batch"""
     repeats: int = 10
     """independent estimates from each number of pairs"""
     true_pairs: int = 900_000
@@ -84,47 +89,81 @@ class Args(Options):
 
 # Gradient estimates --------------------------------------------------------------------------------------------------
 
-BASELINES = ["value network", "true value function", "none"]
+NETWORK, UNBIASED = "value network", "returns - true value function"
+# The papers' "no baseline" puts returns in the place of advantages, which is not GAE with V = 0. The direction of all
+# is held against the last one's: without GAE's bias, and with the least variance of those.
+BASELINES = [NETWORK, "true value function", "discounted returns (no baseline)", UNBIASED]
 
 
-def gradient_sums(source: Source, seed: tuple, num_envs: int, num_steps: int, true_value: tuple | None) -> np.ndarray:
-    """Sums over each segment's pairs that a gradient estimate is made of, [segments, baselines, 2 P + 3]: of A grad ln
-    pi [P], of grad ln pi [P], the number of pairs, of A and of A^2. Baselines: the value network and, given the
-    "true" value function (parameters, scale and shift), that and none."""
+class Sums(NamedTuple):
+    """What gradient estimates are made of, added up over pairs; b: for each baseline, P: parameters of the policy."""
+
+    pairs: int
+    A: np.ndarray  # advantages [b]
+    A_sq: np.ndarray  # their squares [b]
+    score: np.ndarray  # grad ln pi [P]
+    weighted: np.ndarray  # A grad ln pi [b, P]
+
+    def __add__(self, other: "Sums") -> "Sums":
+        return Sums(*(x + y for x, y in zip(self, other)))
+
+    def __sub__(self, other: "Sums") -> "Sums":
+        return Sums(*(x - y for x, y in zip(self, other)))
+
+
+def gradient(sums: Sums, over: Sums | None = None) -> np.ndarray:
+    """The estimate [b, P]: mean of A grad ln pi over the pairs, A normalized over them, or over others."""
+    K, A, A_sq, *_ = over or sums
+    mean, std = A / K, np.sqrt((A_sq - A**2 / K) / (K - 1))
+    return (sums.weighted - mean[:, None] * sums.score) / (sums.pairs * (std[:, None] + 1e-8))
+
+
+def segment_sums(
+    source: Source, seed: tuple, num_envs: int, num_steps: int, windows: list[dict[int, int]], true_value: tuple | None
+) -> list[tuple[Sums, dict[int, Sums]]]:
+    """Of each segment its sums, and those of its windows; windows [segments] gives their lengths by the number of pairs
+    of the estimates that they belong to."""
     script, args, state = fresh_state(source, seed, num_envs, num_steps)
     experience = script.rollout(args, state)
     batch = script.estimate_advantages(args, state, experience)
-    weights = [batch["advantages"]]
-    if true_value is not None:
-        parameters, scale, shift = true_value
-        network = with_parameters(state.value, parameters)
-        with_true_value = replace(state, value=lambda obs: network(obs) * scale + shift)
-        weights += [script.estimate_advantages(args, with_true_value, experience)["advantages"]]
-        weights += [returns(script, args, state, experience)]
+    advantages = torch.stack([batch["advantages"], *other_advantages(script, args, state, experience, true_value)])
     parameters = flat_parameters(state.policy).requires_grad_()
-    policy, sums = with_parameters(state.policy, parameters), []
-    for rows in segment_rows(experience, num_steps):
-        log_probs = policy(batch["obs"][rows]).log_prob(batch["actions"][rows])
-        [score] = torch.autograd.grad(log_probs.sum(), parameters, retain_graph=True)
-        for A in weights:
-            [weighted] = torch.autograd.grad(log_probs @ A[rows], parameters, retain_graph=True)
-            A = A[rows].double()
-            moments = torch.stack([torch.tensor(float(len(A))).double(), A.sum(), A @ A])
-            sums.append(torch.cat([weighted, score, moments]).numpy())
-    return np.reshape(sums, (-1, len(weights), len(sums[0])))
+    policy, place = with_parameters(state.policy, parameters), np.random.default_rng((*seed, 0))
+
+    def sums(start: int, length: int) -> Sums:
+        rows = slice(start, start + length)
+        log_probs, A = policy(batch["obs"][rows]).log_prob(batch["actions"][rows]), advantages[:, rows]
+        weights = [torch.ones(length), *A]
+        found = [torch.autograd.grad(log_probs, parameters, x, retain_graph=True)[0] for x in weights]
+        found, A = torch.stack(found).double().numpy(), A.double().numpy()
+        return Sums(length, A.sum(1), (A**2).sum(1), found[0], found[1:])
+
+    def window(segment: slice, length: int) -> Sums:
+        return sums(segment.start + int(place.integers(num_steps - length + 1)), length)
+
+    return [
+        (sums(segment.start, num_steps), {K: window(segment, length) for K, length in of_segment.items()})
+        for segment, of_segment in zip(segment_rows(experience, num_steps), windows)
+    ]
+
+
+def other_advantages(
+    script: ModuleType, args: Any, state: Any, experience: dict[str, Any], true_value: tuple | None
+) -> list[Tensor]:
+    """Advantages [B] with each other baseline, given the "true" value function as parameters, scale and shift."""
+    if true_value is None:
+        return []
+    parameters, scale, shift = true_value
+    network, monte_carlo = with_parameters(state.value, parameters), replace(args, gae_lambda=1.0)
+    true_state = replace(state, value=lambda obs: network(obs) * scale + shift)
+    gae, unbiased = (script.estimate_advantages(x, true_state, experience)["advantages"] for x in (args, monte_carlo))
+    return [gae, returns(script, args, state, experience), unbiased]
 
 
 def returns(script: ModuleType, args: Any, state: Any, experience: dict[str, Any]) -> Tensor:
     """Discounted returns [B] of the scaled rewards: what GAE's targets are with lambda 1. Where an episode was cut off
     (a time limit, the end of a segment) they go on with the value network."""
     return script.estimate_advantages(replace(args, gae_lambda=1.0), state, experience)["value_targets"]
-
-
-def gradient(sums: np.ndarray) -> np.ndarray:
-    """Sums [2 P + 3] over K pairs -> gradient [P] of the mean of pi / pi_old A, A normalized over the K pairs."""
-    size, (K, total, total_sq) = len(sums) // 2 - 1, sums[-3:]
-    mean, std = total / K, np.sqrt((total_sq - total**2 / K) / (K - 1))
-    return (sums[:size] - mean * sums[size : 2 * size]) / (K * (std + 1e-8))
 
 
 def fit_value(args: Args, source: Source, sample: Callable) -> tuple[tuple[Tensor, float, float], dict[str, float]]:
@@ -152,48 +191,95 @@ def fit_value(args: Args, source: Source, sample: Callable) -> tuple[tuple[Tenso
     return (flat_parameters(network), scale, shift), {name: 1 - x.item() for name, x in left.items()}
 
 
-def estimate_sizes(args: Args, num_steps: int) -> list[tuple[int, int]]:
-    """Groups of one repeat: the whole segments of its longest estimate, and for each estimate the rest beyond its whole
-    segments."""
-    rests = [(1, K % num_steps) for K in args.pairs if K % num_steps]
-    return groups(max(args.pairs) // num_steps * num_steps, num_steps) + rests
+def segments_needed(args: Args, pairs: list[int], num_steps: int) -> int:
+    """Segments of a repeat: for its longest estimate, and that the others hold the pairs of the "true" gradient."""
+    return max(-(-max(pairs) // num_steps), -(-args.true_pairs // ((args.repeats - 1) * num_steps)))
 
 
-def more_true_pairs(args: Args) -> int:
-    return max(0, args.true_pairs - (args.repeats - 1) * max(args.pairs))
-
-
-def measure_gradients(args: Args, source: Source, sample: Callable, _: Any) -> Iterator[dict[str, Any]]:
-    """Cosines of the gradient estimates of a checkpoint, pairwise and with the "true" gradient."""
+def sample_sums(
+    args: Args, source: Source, sample: Callable, pairs: list[int], true_value: tuple | None
+) -> list[tuple[dict[int, Sums], Sums]]:
+    """Of each repeat the sums of its estimate from each number of pairs, and of all its segments."""
     num_steps = checkpoint_state(source)[1].num_steps
+    size = segments_needed(args, pairs, num_steps)
+    windows = [{K: K % num_steps for K in pairs if K % num_steps and K // num_steps == i} for i in range(size)]
+    parts = [windows[i : i + GROUP] for i in range(0, size, GROUP)] * args.repeats
+    seeds = [(args.seed, source.iteration, 0, i) for i in range(len(parts))]
+    tasks = [(source, seed, len(part), num_steps, part, true_value) for seed, part in zip(seeds, parts)]
+    segments = (segment for group in sample(segment_sums, tasks) for segment in group)
+    return [make_estimates(islice(segments, size), pairs) for _ in range(args.repeats)]
+
+
+def make_estimates(segments: Iterator[tuple[Sums, dict[int, Sums]]], pairs: list[int]) -> tuple[dict[int, Sums], Sums]:
+    """A repeat's segments and windows -> sums of its estimate from each number of pairs, and of all the segments."""
+    total, estimates = Sums(*[0] * len(Sums._fields)), {}
+    for segment, windows in segments:
+        estimates |= {K: total + window for K, window in windows.items()}
+        total += segment
+        estimates |= {K: total for K in pairs if K == total.pairs}
+    return estimates, total
+
+
+def measure_gradients(args: Args, source: Source, sample: Callable, missing: list[dict]) -> Iterator[dict[str, Any]]:
+    """Cosines of the gradient estimates of a checkpoint, and their noise scale."""
+    pairs = missing[0]["pairs"]
     true_value, explained = fit_value(args, source, sample) if args.baselines else (None, {})
-    sizes = [size for _ in range(args.repeats) for size in estimate_sizes(args, num_steps)]
-    sizes += groups(more_true_pairs(args), num_steps)
-    seeds = [(args.seed, source.iteration, 0, i) for i in range(len(sizes))]
-    results = sample(gradient_sums, [(source, seed, *size, true_value) for seed, size in zip(seeds, sizes)])
+    estimates, totals = zip(*sample_sums(args, source, sample, pairs, true_value))
+    everything = sum(totals[1:], totals[0])
+    of_size = [np.array([gradient(sums[K]) for sums in estimates]) for K in pairs]
+    true = np.array([gradient(everything - own) for own in totals])
+    longest = np.array([gradient(own, over=everything) for own in totals])  # so that no noise of A's scale enters S
+    T = everything.pairs - totals[0].pairs
+    yield dict(explained_variance=explained, true_pairs_used=T) | compare(of_size, longest, true, totals[0].pairs)
 
-    repeats = []  # of each, the sums of its estimate from each number of pairs
-    for _ in range(args.repeats):
-        total, segments, sums = 0.0, 0, {K: 0.0 for K in args.pairs}
-        for _ in groups(max(args.pairs) // num_steps * num_steps, num_steps):
-            for segment in next(results):
-                total, segments = total + segment, segments + 1
-                sums |= {K: total for K in args.pairs if K // num_steps == segments}
-        repeats.append({K: sums[K] + next(results)[0] if K % num_steps else sums[K] for K in args.pairs})
-    longest = [sums[max(args.pairs)] for sums in repeats]
-    everything = sum(longest) + sum(segment for result in results for segment in result)
-    others = [everything - own for own in longest]
 
-    numbers = dict(batch_size=num_steps * checkpoint_state(source)[1].num_envs, explained_variance=explained)
-    numbers |= dict(true_pairs_used=int(others[0][0, -3]), variance={}, convergence=[])
-    for b, baseline in enumerate(BASELINES if args.baselines else BASELINES[:1]):
-        estimates = [np.array([gradient(sums[K][b]) for sums in repeats]) for K in args.pairs]
-        numbers["variance"][baseline] = [pairwise(cosines(x, x)) for x in estimates]
-        if b == 0:
-            true = np.array([gradient(sums[0]) for sums in others])
-            found = [np.diagonal(cosines(x, true)) for x in estimates]
-            numbers["convergence"] = [dict(mean=x.mean().item(), interval=interval(x), all=x.tolist()) for x in found]
-    yield numbers
+def compare(estimates: list[np.ndarray], longest: np.ndarray, true: np.ndarray, pairs: int) -> dict[str, Any]:
+    """For each baseline the cosines of estimates, a list over numbers of pairs, with one another (variance), with the
+    "true" gradient of the same baseline (convergence) and with that of the unbiased one (direction: estimates can
+    repeat well and point elsewhere). The noise scale is from the repeats' longest estimates, from so many pairs. All
+    gradients are [repeats, b, P]; a repeat's "true" one is that which it is held against."""
+    numbers, used = dict(noise_scale={}, variance={}, convergence={}, direction={}), BASELINES[: true.shape[1]]
+    for b, baseline in reversed(list(enumerate(used))):
+        scale = numbers["noise_scale"][baseline] = noise_scale(longest[:, b], pairs)
+        T = pairs * (len(true) - 1)
+        scale["ceiling"] = scale["pairs"] and (T / (T + scale["pairs"])) ** 0.5
+        numbers["variance"][baseline] = [pairwise(cosines(x[:, b], x[:, b])) for x in estimates]
+        numbers["convergence"][baseline] = [with_true(x[:, b], true[:, b], scale["ceiling"]) for x in estimates]
+        if UNBIASED in used:
+            ceiling = numbers["noise_scale"][UNBIASED]["ceiling"]
+            numbers["direction"][baseline] = [with_true(x[:, b], true[:, -1], ceiling) for x in estimates]
+    return numbers
+
+
+def with_true(estimates: np.ndarray, true: np.ndarray, ceiling: float | None) -> dict[str, Any]:
+    """Cosine of each estimate [repeats, P] with the "true" gradient that it is held against; their mean, and what that
+    would be with the real gradient."""
+    found = np.diagonal(cosines(estimates, true))
+    mean = found.mean().item()
+    return dict(mean=mean, corrected=ceiling and mean / ceiling, interval=interval(found), all=found.tolist())
+
+
+def noise_scale(gradients: np.ndarray, pairs: int, resamples: int = 500) -> dict[str, Any]:
+    """B = tr(S) / |g|^2, the pairs at which signal and noise are equal (McCandlish et al. 2018, "An Empirical Model of
+    Large-Batch Training", App. A), from independent estimates [n, P] of g from whole segments, so many pairs each. As
+    E[g_i . g_j] = |g|^2 and E|g_i|^2 = |g|^2 + tr(S) / pairs, both are found without bias. S is that of segments,
+    expressed per pair: neighbouring pairs are correlated. B, and the ends of its 95 % bootstrap interval over the
+    estimates (one drawn twice is not multiplied with itself), are None where |g|^2 is not found positive."""
+    products = gradients @ gradients.T
+
+    def squares(drawn: np.ndarray) -> tuple[float, float]:
+        grad_sq = products[np.ix_(drawn, drawn)][drawn[:, None] != drawn].mean()
+        return grad_sq, pairs * (products.diagonal()[drawn].mean() - grad_sq)
+
+    n, ends = len(gradients), [None, None]
+    grad_sq, trace = map(float, squares(np.arange(n)))
+    if n > 2:
+        draws = np.random.default_rng(0).integers(n, size=(resamples, n))
+        found = np.array([squares(drawn) for drawn in draws if np.ptp(drawn)])
+        inverse = np.percentile(found[:, 0] / found[:, 1], [97.5, 2.5])  # of 1 / B, which has no pole
+        ends = [float(1 / x) if x > 0 else None for x in inverse]
+    B = trace / grad_sq if grad_sq > 0 else None
+    return dict(pairs=B, interval=ends, grad_sq=grad_sq, trace=trace, estimates=n, estimate_pairs=pairs)
 
 
 def cosines(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -249,55 +335,110 @@ def measure_steps(args: Args, source: Source, sample: Callable, _: Any) -> Itera
 
 # Figures -------------------------------------------------------------------------------------------------------------
 
+COSINES = dict(variance="cosine between\nestimates", convergence='cosine with the\n"true" gradient')
+Setting = tuple[dict[str, Any], list[list[dict[str, Any]]]]  # how it is drawn, and the cells of each of its runs
 
-def draw_gradients(args: Args, styles: list[dict[str, Any]], runs: list[list[dict[str, Any]]], path: Path) -> None:
-    """Rows: variance and convergence; columns: checkpoints; a line for each run (CL Fig. 9, 10)."""
-    columns = list(zip(*runs))
-    size = 1.9 * len(columns) + 0.6, 4
-    figure, axes = new_figure(2, len(columns), size, sharex=True, sharey=True)
-    for (above, below), cells in zip(axes.T, columns):
-        for cell, style in zip(cells, styles):
-            draw_line(above, args.pairs, cell["variance"]["value network"], style)
-            draw_line(below, args.pairs, cell["convergence"], style)
-            for axis in (above, below):
-                axis.axvline(cell["batch_size"], color="black", linestyle=":", linewidth=1)
-        above.set_title(title(cells))
-        below.set(xlabel="state-action pairs", xscale="log")
-    axes[0, 0].set_ylabel("cosine between\nestimates")
-    axes[1, 0].set_ylabel('cosine with the\n"true" gradient')
+
+def by_setting(styles: list[dict[str, Any]], runs: list[list[dict[str, Any]]]) -> list[Setting]:
+    found = {}
+    for style, cells in zip(styles, runs):
+        found.setdefault(style["label"], (style, []))[1].append(cells)
+    return list(found.values())
+
+
+def distinct(values: list[float]) -> list[float]:
+    """Each once: at iteration 0 runs of the same seed and network are one network, measured with the same seeds, and
+    so equal to the last digit."""
+    return list(dict.fromkeys(values))
+
+
+def draw_setting(axis: Axes, lines: list[tuple[list[int], list[dict]]], style: dict[str, Any]) -> None:
+    """Means over the runs, given as x and points, and each run as a thin line; of a single run its intervals."""
+    means = {}
+    for x, points in lines:
+        of_run = [point["mean"] for point in points]
+        for at, mean in zip(x, of_run):
+            means.setdefault(at, []).append(mean)
+        if len(lines) > 1:
+            axis.plot(x, of_run, color=style["color"], linestyle=style["linestyle"], linewidth=0.5, alpha=0.6)
+        elif points[0]["interval"]:
+            axis.vlines(x, *zip(*[point["interval"] for point in points]), color=style["color"], linewidth=1)
+    axis.plot(sorted(means), [np.mean(distinct(means[at])) for at in sorted(means)], **style)
+
+
+def draw_cosines(axis: Axes, cells: list[dict[str, Any]], name: str, baseline: str, style: dict[str, Any]) -> None:
+    """Cosines of a setting at a checkpoint, and the mean ceiling of the "true" gradients, where each run has one."""
+    draw_setting(axis, [(cell["pairs"], cell[name][baseline]) for cell in cells], style)
+    of = UNBIASED if name == "direction" else baseline
+    ceilings = [cell["noise_scale"][of]["ceiling"] for cell in cells]
+    if name != "variance" and all(ceilings):
+        axis.axhline(np.mean(distinct(ceilings)), color=style["color"], linestyle="--", linewidth=0.8)
+    for batch_size in distinct([cell["batch_size"] for cell in cells]):
+        axis.axvline(batch_size, color="black", linestyle=":", linewidth=0.8)
+
+
+def draw_rows(rows: list[tuple[str, str, list[tuple[list, str, dict]]]], path: Path) -> None:
+    """Columns: checkpoints. Each row: its label, what it shows of the cells, and its lines: runs, baseline, style."""
+    titles = [title(cells) for cells in zip(*[cells for runs, *_ in rows[0][2] for cells in runs])]
+    size = 1.9 * len(titles) + 0.6, 1.9 * len(rows) + 0.3
+    figure, axes = new_figure(len(rows), len(titles), size, sharex=True, sharey=True)
+    for (label, name, lines), panels in zip(rows, axes):
+        panels[0].set_ylabel(label)
+        for runs, baseline, style in lines:
+            for axis, cells in zip(panels, zip(*runs)):
+                draw_cosines(axis, cells, name, baseline, style)
+    for text, top, bottom in zip(titles, axes[0], axes[-1]):
+        top.set_title(text, fontsize=10)
+        bottom.set(xlabel="state-action pairs", xscale="log")
+        bottom.tick_params(axis="x", which="minor", labelbottom=False)  # they would overlap
+    line = dict(color="0.4", linestyle="--", linewidth=0.8)
+    axes[0, 0].plot([], [], label='ceiling set by the noise of the "true" gradient', **line)
+    axes[0, 0].plot([], [], label="pairs of a training batch", color="black", linestyle=":", linewidth=0.8)
     save_figure(figure, path)
 
 
-def draw_baselines(args: Args, styles: list[dict[str, Any]], runs: list[list[dict[str, Any]]], path: Path) -> None:
-    """Rows: settings; columns: checkpoints; a line for each baseline and run (CL Fig. 4)."""
-    looks, alike = {"true value function": "ppo", "value network": "ppo_m", "none": "reinforce"}, {}
-    for cells, style in zip(runs, styles):
-        alike.setdefault(style["label"], []).append(cells)
-    shape = len(alike), len(runs[0])
-    figure, axes = new_figure(*shape, (1.9 * shape[1] + 0.6, 0.4 + 2 * shape[0]), sharex=True, sharey=True)
-    for row, (label, of_setting) in zip(axes, alike.items()):
-        for axis, cells in zip(row, zip(*of_setting)):
-            for cell in cells:
-                for baseline, algo in looks.items():
-                    draw_line(axis, args.pairs, cell["variance"][baseline], look(algo) | dict(label=baseline))
-                axis.axvline(cell["batch_size"], color="black", linestyle=":", linewidth=1)
-            axis.set(title=title(cells), xscale="log")
-        row[0].set_ylabel(f"{textwrap.fill(label, 24)}\ncosine between\nestimates")
-    for axis in axes[-1]:
-        axis.set_xlabel("state-action pairs")
-    save_figure(figure, path)
+def draw_gradients(settings: list[Setting], path: Path) -> None:
+    """Rows: variance and convergence; a line for each setting (CL Fig. 9, 10)."""
+    lines = [(runs, NETWORK, style) for style, runs in settings]
+    draw_rows([(label, name, lines) for name, label in COSINES.items()], path)
 
 
-def draw_steps(styles: list[dict[str, Any]], runs: list[list[dict[str, Any]]], path: Path) -> None:
+def draw_baselines(settings: list[Setting], path: Path) -> None:
+    """Rows: variance and direction of each setting; a line for each baseline (CL Fig. 4)."""
+    looks = dict(zip(BASELINES[:-1], ["-", (0, (1, 1)), "-."]))
+    rows = []
+    for style, runs in settings:
+        lines = [(runs, x, style | dict(linestyle=look, label=x)) for x, look in looks.items()]
+        rows.append((f"{style['label']}\n{COSINES['variance']}", "variance", lines))
+        rows.append((f"{style['label']}\ncosine with the\nunbiased gradient", "direction", lines))
+    draw_rows(rows, path)
+
+
+def draw_steps(settings: list[Setting], path: Path) -> None:
     """Pairwise cosine and KL of update steps over training (TPG Fig. 13)."""
     figure, axes = new_figure(1, 2, (6.5, 2.8))
-    for cells, style in zip(runs, styles):
+    for style, runs in settings:
         for axis, name in zip(axes[0], ("cosine", "kl")):
-            iterations, points = [cell["iteration"] for cell in cells], [cell[name] for cell in cells]
-            draw_line(axis, iterations, points, style)
+            lines = [([cell["iteration"] for cell in cells], [cell[name] for cell in cells]) for cells in runs]
+            draw_setting(axis, lines, style)
     axes[0, 0].set(xlabel="iteration", ylabel="cosine between update steps")
     axes[0, 1].set(xlabel="iteration", ylabel="KL between policies (nats)", yscale="log")
     save_figure(figure, path)
+
+
+def say(settings: list[Setting]) -> None:
+    """A line for each setting and checkpoint; of several runs the medians."""
+    for style, runs in settings:
+        for cells in zip(*runs):
+            at = [cell["pairs"].index(cell["batch_size"]) for cell in cells]
+            between, true = ([cell[x][NETWORK][i]["mean"] for cell, i in zip(cells, at)] for x in COSINES)
+            scales = [cell["noise_scale"][NETWORK]["pairs"] or np.inf for cell in cells]
+            between, true, scale = (np.median(distinct(x)) for x in (between, true, scales))
+            found = f"{scale:,.0f} pairs" if np.isfinite(scale) else "too large for so few pairs"
+            print(
+                f"{style['label']}, {title(cells)}, {cells[0]['batch_size']:,} pairs: cosine between estimates "
+                f'{between:.3f}, with the "true" gradient {true:.3f}; noise scale {found}'
+            )
 
 
 # Main ----------------------------------------------------------------------------------------------------------------
@@ -306,39 +447,47 @@ def draw_steps(styles: list[dict[str, Any]], runs: list[list[dict[str, Any]]], p
 def main(argv: list[str] | None = None) -> None:
     args = tyro.cli(Args, args=argv, description=__doc__)
     check_options(args)
-    args = replace(args, pairs=tuple(sorted(set(args.pairs))))
     if min(*args.pairs, args.repeats, args.step_repeats) < 2:
         stop("--pairs, --repeats, --step-repeats: two or more, or there is nothing to compare")
     if args.value_pairs < 10:
         stop(f"--value-pairs {args.value_pairs}: ten or more, since a tenth is held out")
-    runs = [choose(sources, args.checkpoints) for sources in open_runs(args.runs, args.script, args.baselines)]
-    if len({len(sources) for sources in runs}) > 1:
-        stop("the runs have different numbers of checkpoints; name those to measure with --checkpoints")
+    if not args.gradients and (args.baselines or not args.steps):
+        stop("--no-gradients leaves only --steps to measure")
+    runs = open_runs(args.runs, args.script, args.baselines)
     styles = run_styles(args.runs, args.labels)
+    gradients = [[gradient_work(args, x) for x in choose(run, args.checkpoints)] for run in runs if args.gradients]
+    if len({len(work) for work in gradients}) > 1:
+        stop("the runs have different numbers of checkpoints; name those to measure with --checkpoints")
+    steps = [[step_work(args, x) for x in with_step(run, args.checkpoints)] for run in runs if args.steps]
     path = output_folder(args.out, args.runs) / "gradient.json"
-
-    estimates, steps = [], []
-    for source in sum(runs, []):
-        _, settings, _ = checkpoint_state(source)
-        identity = identify(source, args.seed)
-        sizes = dict(pairs=list(args.pairs), repeats=args.repeats, true_pairs=args.true_pairs)
-        sizes |= dict(value_pairs=args.value_pairs) if args.baselines else {}
-        cost = args.repeats * sum(n * steps for n, steps in estimate_sizes(args, settings.num_steps))
-        cost += more_true_pairs(args) + args.baselines * args.value_pairs
-        estimates.append((partial(measure_gradients, args), source, [identity | sizes], cost))
-        if args.steps:
-            if not can_step(source):
-                stop(f"{source.path}: training ended there, so there is no step to compare")
-            cost = (1 + args.step_repeats) * settings.num_envs * settings.num_steps
-            identity |= dict(step_repeats=args.step_repeats)
-            steps.append((partial(measure_steps, args), source, [identity], cost))
-    cells = iter(measure_missing(args, path, estimates + steps))
-    found = [[next(cells) for _ in sources] for sources in runs]
-    draw_gradients(args, styles, found, path)
+    cells = iter(measure_missing(args, path, sum(gradients + steps, [])))
+    gradients, steps = (by_setting(styles, [[next(cells) for _ in work] for work in x]) for x in (gradients, steps))
+    if args.gradients:
+        say(gradients)
+        draw_gradients(gradients, path)
     if args.baselines:
-        draw_baselines(args, styles, found, path.with_name("gradient_baselines"))
+        draw_baselines(gradients, path.with_name("gradient_baselines"))
     if args.steps:
-        draw_steps(styles, [[next(cells) for _ in sources] for sources in runs], path.with_name("gradient_steps"))
+        draw_steps(steps, path.with_name("gradient_steps"))
+
+
+def gradient_work(args: Args, source: Source) -> tuple:
+    """The gradient estimates of a checkpoint, as measure_missing takes them."""
+    settings = checkpoint_state(source)[1]
+    batch_size = settings.num_envs * settings.num_steps
+    pairs = sorted({batch_size, *args.pairs})
+    cell = dict(pairs=pairs, batch_size=batch_size, repeats=args.repeats, true_pairs=args.true_pairs)
+    cell |= dict(value_pairs=args.value_pairs) if args.baselines else {}
+    cost = args.repeats * segments_needed(args, pairs, settings.num_steps) * settings.num_steps
+    cost += args.baselines * args.value_pairs
+    return partial(measure_gradients, args), source, [identify(source, args.seed) | cell], cost
+
+
+def step_work(args: Args, source: Source) -> tuple:
+    settings = checkpoint_state(source)[1]
+    cost = (1 + args.step_repeats) * settings.num_envs * settings.num_steps
+    cell = identify(source, args.seed) | dict(step_repeats=args.step_repeats)
+    return partial(measure_steps, args), source, [cell], cost
 
 
 if __name__ == "__main__":

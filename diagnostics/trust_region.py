@@ -7,9 +7,12 @@ training took, beside its rewards.
 "Implementation Matters in Deep Policy Gradients" (IM) Fig. 2 to 4; "Are Deep Policy Gradient Algorithms Truly Policy
 Gradient Algorithms?" (TPG) Fig. 9, 28, 29. From every checkpoint that has a step, training takes the next iteration as
 it took it then: the same batch, the same step. It is measured on that batch and on held-out segments: from resets, by
-the policy and with the frozen statistics of the checkpoint. The reward held out is that of complete episodes, played
-from as many pairs again, since those that end inside a segment are the shorter ones. Dotted: 1 + eps of a clipped
-ratio, and the KL that TRPO allows.
+the policy and with the frozen statistics of the checkpoint. A maximum grows with the sample, so the held-out largest
+ratio and largest KL are taken in each part of the training batch's size and averaged (a rest smaller than that is left
+out; of fewer pairs there is one part). The reward held out is that of complete episodes, played from as many pairs
+again, since those that end inside a segment are the shorter ones. Shaded: 95 % intervals of Student's t, of the reward
+over episodes, of few of which the bootstrap's are too narrow, and of what is held out over the parts. Dotted: 1 + eps
+of a clipped ratio, and the KL that TRPO allows.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,6 +30,7 @@ from common import (
     check_options,
     checkpoint_state,
     collect,
+    draw_line,
     flat_parameters,
     groups,
     identify,
@@ -39,6 +43,7 @@ from common import (
     run_program,
     run_styles,
     save_figure,
+    t_interval,
     with_step,
 )
 from matplotlib.ticker import LogLocator, NullFormatter
@@ -74,11 +79,7 @@ def measure_step(args: Args, source: Source, sample: Callable, _: Any) -> Iterat
     data = dict(train=(experience, batch), heldout=(heldout, script.estimate_advantages(settings, state, heldout)))
     numbers = {}
     for where, (rollout, pairs) in data.items():
-        ratios, kls = compare_policies(after.policy, pairs)
-        rewards = [episode_return for episode_return, _ in rollout["episodes"]]
-        numbers[where] = dict(mean_reward=float(np.mean(rewards)) if rewards else None, episodes=len(rewards))
-        numbers[where] |= dict(max_ratio=float(ratios.max()), mean_kl=float(kls.mean()), max_kl=float(kls.max()))
-        numbers[where] |= dict(pairs=len(ratios))
+        numbers[where] = mean_reward(rollout["episodes"]) | step_size(after.policy, pairs, len(batch["obs"]))
     if hasattr(settings, "clip_eps"):
         numbers["max_ratio_allowed"] = 1 + settings.clip_eps
     if hasattr(settings, "max_kl"):
@@ -87,6 +88,26 @@ def measure_step(args: Args, source: Source, sample: Callable, _: Any) -> Iterat
         done = before.global_step / (settings.total_timesteps // batch_size * batch_size)
         numbers["mean_kl_allowed"] = settings.max_kl + done * (last - settings.max_kl)
     yield numbers
+
+
+def mean_reward(episodes: list[tuple[float, int]]) -> dict[str, Any]:
+    """Mean return of episodes, each return and length; None where there is none."""
+    returns = np.array([episode_return for episode_return, _ in episodes])
+    mean = returns.mean().item() if episodes else None
+    return dict(mean_reward=mean, mean_reward_interval=t_interval(returns), episodes=len(episodes))
+
+
+def step_size(policy: Callable, batch: dict[str, Tensor], part: int) -> dict[str, Any]:
+    """Largest ratio, mean and largest KL of the policy against the one that collected the batch, in each of its parts
+    of so many pairs: the mean over the parts."""
+    ratios, kls = compare_policies(policy, batch)
+    parts = max(1, len(kls) // part)
+    measured = dict(max_ratio=(ratios, Tensor.max), mean_kl=(kls, Tensor.mean), max_kl=(kls, Tensor.max))
+    numbers = dict(pairs=len(kls), parts=parts)
+    for name, (x, statistic) in measured.items():
+        of_parts = np.array([float(statistic(y)) for y in x[: parts * part].split(part)])
+        numbers |= {name: of_parts.mean().item(), f"{name}_interval": t_interval(of_parts)}
+    return numbers
 
 
 @torch.no_grad()
@@ -98,34 +119,40 @@ def compare_policies(policy: Callable, batch: dict[str, Tensor]) -> tuple[Tensor
 
 # Figures -------------------------------------------------------------------------------------------------------------
 
-PANELS = dict(mean_reward="mean episode return", max_ratio="largest ratio", mean_kl="mean KL (nats)")
+PANELS = dict(mean_reward="mean episode return", max_ratio="largest ratio")
+PANELS |= dict(mean_kl="mean KL (nats)", max_kl="largest KL (nats)")
 
 
 def draw_trust_regions(styles: list[dict[str, Any]], runs: list[list[dict[str, Any]]], path: Path) -> None:
-    """Rows: the training batch, held-out segments; columns: reward, largest ratio, mean KL, largest against mean KL; a
-    line for each run (IM Fig. 3, 4)."""
-    figure, axes = new_figure(2, 4, (9.6, 4.4), sharex="col", sharey="col")
+    """Rows: the training batch, held-out segments; columns: reward, largest ratio, mean and largest KL over training; a
+    line for each run (IM Fig. 3, 4; KLs as in TPG Fig. 28, 29)."""
+    figure, axes = new_figure(2, 4, (9.6, 4.4), sharex=True, sharey="col")
     for row, where in zip(axes, ("train", "heldout")):
         for cells, style in zip(runs, styles):
             x = [cell["iteration"] for cell in cells]
             for axis, name in zip(row, PANELS):
-                axis.plot(x, [np.nan if (y := cell[where][name]) is None else y for cell in cells], **style)
+                y = [(cell[where][name], cell[where][f"{name}_interval"]) for cell in cells]
+                draw_line(axis, x, [dict(mean=np.nan if z is None else z, interval=ends) for z, ends in y], style)
                 if allowed := [cell[f"{name}_allowed"] for cell in cells if f"{name}_allowed" in cell]:
                     colour = "black" if name == "max_ratio" else style["color"]  # 1 + eps is that of several scripts
                     axis.plot(x, allowed, color=colour, linestyle=":")
-            kls = [[cell[where][name] for cell in cells] for name in ("mean_kl", "max_kl")]
-            row[3].plot(*kls, **style | dict(linestyle="none"))
-        for axis, text in zip(row, [*PANELS.values(), "largest KL (nats)"]):
+        episodes = sorted(cell[where]["episodes"] for cells in runs for cell in cells)
+        text = {"train": "training batch", "heldout": "held-out segments"}[where]
+        text += f", reward of {episodes[0]} to {episodes[-1]} episodes a point"
+        row[0].set_title(text, loc="left", fontsize=10)
+        for axis, text in zip(row, PANELS.values()):
             axis.set_ylabel(text)
-        row[0].set_title({"train": "training batch", "heldout": "held-out segments"}[where], loc="left")
         for axis in row[1:]:
             axis.set_yscale("log")
             axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axis.yaxis.set_major_formatter("{x:g}")
             axis.yaxis.set_minor_formatter(NullFormatter())
-        row[3].set_xscale("log")
-    for axis, text in zip(axes[1], [*["iteration"] * 3, "mean KL (nats)"]):
-        axis.set_xlabel(text)
+    found = [cell[where]["mean_reward"] for cells in runs for cell in cells for where in ("train", "heldout")]
+    means = [x for x in found if x is not None]
+    margin = 0.2 * max(np.ptp(means), 1e-3)
+    axes[0, 0].set_ylim(min(means) - margin, max(means) + margin)  # intervals of two episodes would flatten the rest
+    for axis in axes[1]:
+        axis.set_xlabel("iteration")
     save_figure(figure, path)
 
 

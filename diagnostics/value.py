@@ -5,17 +5,27 @@ returns, on its own batch and on fresh trajectories, over training.
     python diagnostics/value.py runs/Hopper-v5__ppo__seed* --out figures --heldout-pairs 100_000
 
 "A Closer Look at Deep Policy Gradients" (CL) Fig. 3, 11, 12. From every checkpoint that has a step, training takes the
-next iteration as it took it then: its own batch, its own fit. Held out are segments from resets, by the policy and with
-the frozen statistics of the checkpoint. The error is |V - target| / |target| after the fit; the target is GAE's, A + V
-of the network before the fit, or the discounted return of the scaled rewards, which goes on with the value network
-where an episode is cut off. Terminal steps are left out. Targets near 0 would blow the mean up: those below a hundredth
-of the mean |target| are left out of the mean (the numbers give their share), but not of the median.
+next iteration as it took it then: its own batch, its own fit, and that fit's V is measured. Held out are segments from
+resets, by the policy and with the frozen statistics of the checkpoint, though V was fitted under live ones, which have
+moved on by a batch. The error is |V - target| / |target|: 1 is as large as the target itself. The targets are
+
+- gae: what V was fitted to, A + V of the network before the fit;
+- returns: discounted sums of the scaled rewards, which go on with V before the fit where an episode is cut off, by the
+  batch's or segment's end or by a time limit (which is none where training took it for a terminal state);
+- released: those of the code that the authors published, which stop at every cut as if nothing followed. Shortly
+  before a cut V, which was fitted to bootstrapped targets, cannot be near them: of a constant reward even the exact V
+  has error gamma^d / (1 - gamma^d) at d steps from the cut, 99 at the last one. So the errors are given by d too, and
+  exact_v, the mean error that the exact V of a constant reward would have at the same distances.
+
+Terminal steps are left out. Targets near 0 would blow the mean up (the papers leave them in): those below a hundredth
+of the mean |target| are left out of the mean, but not of the median. The numbers give their share, and mean_of_all.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -37,8 +47,11 @@ from common import (
     run_program,
     run_styles,
     save_figure,
+    stop,
+    t_interval,
     with_step,
 )
+from matplotlib.axes import Axes
 from torch import Tensor
 
 # Arguments -----------------------------------------------------------------------------------------------------------
@@ -57,21 +70,7 @@ class Args(Options):
 
 # Errors --------------------------------------------------------------------------------------------------------------
 
-
-def relative_errors(values: Tensor, targets: Tensor, data: dict[str, Any]) -> dict[str, Any]:
-    """Mean of |V - target| / |target| over all but terminal steps and targets near 0, its 95 % bootstrap interval over
-    episodes, the median over all but terminal steps, and the share that was near 0."""
-    size = targets.abs().double().numpy()
-    errors = (values - targets).abs().double().numpy() / size.clip(1e-30)
-    kept = ~data["terminations"] & (size >= 0.01 * size[~data["terminations"]].mean())
-    starts = np.append(0, np.flatnonzero(data["terminations"] | data["truncations"])[:-1] + 1)
-    sums = np.add.reduceat(np.stack([errors * kept, kept], axis=1), starts)  # of each episode, or what there is of it
-    drawn = sums[np.random.default_rng(0).integers(len(sums), size=(500, len(sums)))].sum(1)
-    ends = np.percentile(drawn[:, 0] / drawn[:, 1].clip(1), [2.5, 97.5]).tolist() if len(starts) > 1 else None
-    numbers = dict(mean=errors[kept].mean(), median=np.median(errors[~data["terminations"]]))
-    numbers |= dict(near_zero=1 - kept.sum() / (~data["terminations"]).sum())
-    numbers = {name: x.item() for name, x in numbers.items()}
-    return numbers | dict(interval=ends, pairs=len(errors), episodes=len(starts))
+TARGETS = dict(gae="GAE targets", returns="returns, bootstrapped at cuts", released="returns as released")
 
 
 def measure_values(args: Args, source: Source, sample: Callable, _: Any) -> Iterator[dict[str, Any]]:
@@ -80,38 +79,144 @@ def measure_values(args: Args, source: Source, sample: Callable, _: Any) -> Iter
     here = [(source, None, settings.num_envs, settings.num_steps)]
     [(old, new, _, experience, _)] = sample(next_iteration, here, here=True)
     heldout = collect(source, (args.seed, source.iteration, 0), args.heldout_pairs, sample)
-    numbers = {}
+    numbers = dict(gamma=settings.gamma)
     for where, before, data in (("train", old, experience), ("heldout", state, heldout)):
-        for target, lambdas in (("gae", {}), ("returns", dict(gae_lambda=1.0))):
-            batch = script.estimate_advantages(replace(settings, **lambdas), before, data)
-            with torch.no_grad():
-                values = new.value(batch["obs"])
-            numbers[f"{where}_{target}"] = relative_errors(values, batch["value_targets"], data)
+        if data["terminations"].all():
+            stop(f"{source.path}: every step ends its episode, so there is no error to measure")
+        with torch.no_grad():
+            values = new.value(torch.from_numpy(data["obs"]))
+        for name, targets in estimate_targets(script, settings, before, data).items():
+            numbers[f"{where}_{name}"] = relative_errors(values, targets, data)
+        at_cuts = error_of_exact_values(steps_to_cut(data)[~data["terminations"]], settings.gamma)
+        numbers[f"{where}_released"]["exact_v"] = at_cuts.mean().item()
     yield numbers
+
+
+def estimate_targets(script: ModuleType, settings: Any, before: Any, data: dict[str, Any]) -> dict[str, Tensor]:
+    """The three targets of a rollout's pairs, each [B], of the value network before the fit where they need one."""
+    ends = data["terminations"] | data["truncations"]
+    stopped = data | dict(terminations=ends, truncations=np.zeros_like(ends), final_obs=data["final_obs"][:0])
+
+    def targets(data: dict[str, Any], **other: Any) -> Tensor:
+        return script.estimate_advantages(replace(settings, **other), before, data)["value_targets"]
+
+    # With lambda 1, A + V is the discounted return.
+    return dict(gae=targets(data), returns=targets(data, gae_lambda=1.0), released=targets(stopped, gae_lambda=1.0))
+
+
+def relative_errors(values: Tensor, targets: Tensor, data: dict[str, Any]) -> dict[str, Any]:
+    """Mean of |V - target| / |target| over all but terminal steps and targets near 0, with its 95 % t-interval over
+    episodes; the median and the mean with nothing near 0 left out, the share that was; and the same by distance."""
+    size = targets.abs().double().numpy()
+    errors = (values - targets).abs().double().numpy() / size.clip(1e-30)
+    inner = ~data["terminations"]
+    kept = inner & (size >= 0.01 * size[inner].mean())
+    mean = errors[kept].mean()
+    starts = np.append(0, np.flatnonzero(data["terminations"] | data["truncations"])[:-1] + 1)
+    sums = np.add.reduceat(np.stack([errors * kept, kept], axis=1), starts)  # of each episode, or what there is of it
+    # The mean is a ratio of two sums; to first order its logarithm varies as the mean of these over the episodes (delta
+    # method). In logarithms, since errors are positive and skewed: of few episodes that covers better.
+    of_episodes = (sums[:, 0] - mean * sums[:, 1]) / (sums[:, 1].mean() * mean.clip(1e-30))
+    ends = t_interval(of_episodes)
+    numbers = dict(mean=mean.item(), median=np.median(errors[inner]).item())
+    numbers |= dict(interval=ends and (mean * np.exp(ends)).tolist())
+    numbers |= dict(near_zero=(1 - kept.sum() / inner.sum()).item(), mean_of_all=errors[inner].mean().item())
+    numbers |= dict(pairs=len(errors), episodes=len(starts))
+    return numbers | dict(by_distance=errors_by_distance(errors, inner, kept, steps_to_cut(data)))
+
+
+def steps_to_cut(data: dict[str, Any]) -> np.ndarray:
+    """Steps [B] from each pair to the cut of its episode, 1 at the last; 0 where a terminal state comes first."""
+    rows, ends = np.arange(len(data["terminations"])), np.flatnonzero(data["terminations"] | data["truncations"])
+    end = ends[np.searchsorted(ends, rows)]
+    return np.where(data["truncations"][end], end - rows + 1, 0)
+
+
+def error_of_exact_values(distances: np.ndarray, gamma: float) -> np.ndarray:
+    """Error [B] of the exact V of a constant reward, r / (1 - gamma), against r (1 - gamma^d) / (1 - gamma), which is
+    what a return that stops d steps on adds up to; 0 where d is 0, for no cut. Of gamma 1 there is no such V: 0."""
+    left = np.where((distances > 0) & (gamma < 1), gamma**distances, 0.0)
+    return left / (1 - left)
+
+
+def errors_by_distance(errors: np.ndarray, inner: np.ndarray, kept: np.ndarray, distances: np.ndarray) -> list[dict]:
+    """Mean and median error of pairs 1, 2 to 3, 4 to 7, ... steps from a cut ("steps": first and last), and of those
+    that a terminal state comes after (steps null)."""
+    bins, found = np.frexp(distances)[1], []  # the exponent: 1 for 1, 2 for 2 and 3, ...; 0 for 0
+    for number in np.unique(bins[inner]).tolist():
+        here = inner & (bins == number)
+        mean = errors[here & kept].mean().item() if (here & kept).any() else None
+        steps = [2 ** (number - 1), 2**number - 1] if number else None
+        found.append(dict(steps=steps, pairs=here.sum().item(), mean=mean, median=np.median(errors[here]).item()))
+    return found
 
 
 # Figures -------------------------------------------------------------------------------------------------------------
 
+MEDIAN = dict(linestyle="--", linewidth=0.9, marker="", label=None)
+TRAINING = MEDIAN | dict(linestyle=":")
+EXACT = dict(color="black", linestyle="-.", linewidth=1, alpha=0.7, zorder=3)
+
 
 def draw_errors(styles: list[dict[str, Any]], runs: list[list[dict[str, Any]]], path: Path) -> None:
-    """Rows: the batch that was fitted, held-out trajectories; columns: mean and median against GAE targets and against
-    returns; a line for each run (CL Fig. 11, 12)."""
-    figure, axes = new_figure(2, 4, (9.6, 4.4), sharex=True, sharey=True)
-    for row, where in zip(axes, ("train", "heldout")):
-        for cells, style in zip(runs, styles):
-            x = [cell["iteration"] for cell in cells]
-            for mean, median, target in ((row[0], row[1], "gae"), (row[2], row[3], "returns")):
-                points = [cell[f"{where}_{target}"] for cell in cells]
-                draw_line(mean, x, points, style)
-                median.plot(x, [point["median"] for point in points], **style)
-    axes[0, 0].set_yscale("log")
-    for axis, text in zip(axes[0], ("mean, GAE targets", "median, GAE targets", "mean, returns", "median, returns")):
-        axis.set_title(text, fontsize=10)
-    for axis in axes[1]:
-        axis.set_xlabel("iteration")
-    axes[0, 0].set_ylabel("relative error,\ntraining batch")
-    axes[1, 0].set_ylabel("relative error,\nheld-out segments")
+    """Columns: the three targets; rows: over training (CL Fig. 11, 12), against the distance to the next cut; lines for
+    each run: the mean and the median held out and, over training, the mean on the training batch."""
+    figure, axes = new_figure(2, 3, (9.6, 5.2), sharex="row", sharey=True, subplot_kw=dict(yscale="log"))
+    steps = [x["steps"] or [1, 1] for of_run in runs for cell in of_run for x in heldout_bins(cell, "gae")]
+    never = 4 * max(last for _, last in steps)
+    for over_training, against_distance, name in zip(*axes, TARGETS):
+        for of_run, style in zip(runs, styles):
+            x, heldout = [cell["iteration"] for cell in of_run], [cell[f"heldout_{name}"] for cell in of_run]
+            draw_line(over_training, x, heldout, style)
+            over_training.plot(x, [numbers["median"] for numbers in heldout], **style | MEDIAN)
+            over_training.plot(x, [cell[f"train_{name}"]["mean"] for cell in of_run], **style | TRAINING)
+            draw_by_distance(against_distance, sum([heldout_bins(cell, name) for cell in of_run], []), style, never)
+        over_training.set_title(TARGETS[name], fontsize=10)
+        over_training.set_xlabel("iteration")
+        against_distance.set_xlabel("steps to the next cut (none: a terminal state)", fontsize=9)
+    for of_run in runs:
+        x, y = zip(*[(cell["iteration"], cell["heldout_released"]["exact_v"]) for cell in of_run])
+        axes[0, 2].plot(x, y, **EXACT)
+    finish_axes(axes, never, {cell["gamma"] for of_run in runs for cell in of_run})
     save_figure(figure, path)
+
+
+def heldout_bins(cell: dict[str, Any], target: str) -> list[dict[str, Any]]:
+    return cell[f"heldout_{target}"]["by_distance"]
+
+
+def draw_by_distance(axis: Axes, measured: list[dict[str, Any]], style: dict[str, Any], never: float) -> None:
+    """The errors of each bin of distances, the median over the checkpoints; at x = never those of the pairs that a
+    terminal state comes after."""
+    for statistic, line in (("mean", style), ("median", style | MEDIAN)):
+        bins = {}
+        for found in measured:
+            if found[statistic] is not None:
+                bins.setdefault(tuple(found["steps"] or ()), []).append(found[statistic])
+        points = sorted((np.prod(steps) ** 0.5, np.median(errors)) for steps, errors in bins.items() if steps)
+        axis.plot(*np.reshape(points, (-1, 2)).T, **line)
+        mark = dict(marker="_", markersize=7) if statistic == "median" else {}
+        axis.plot(never, np.median(bins.get((), [np.nan])), **line | mark | dict(label=None))
+
+
+def finish_axes(axes: np.ndarray, never: float, gammas: set[float]) -> None:
+    """Scales, units and what is no measurement: the line at 1, the exact V's error against returns as released."""
+    axes[1, 0].set_xscale("log")
+    ticks = [8**k for k in range(20) if 8**k < never / 2]
+    axes[1, 0].set_xticks([*ticks, never], [*map(str, ticks), "none"])
+    axes[1, 0].minorticks_off()
+    for row in axes:
+        row[0].set_ylabel("relative error\n|V - target| / |target|")
+    for axis in axes.flat:
+        axis.axhline(1, color="#999999", linewidth=0.8, zorder=0)
+    where = axes[0, 0].get_yaxis_transform()
+    axes[0, 0].text(1, 1.1, "as large as the target", transform=where, ha="right", va="bottom", fontsize=8)
+    lowest, d = axes[1, 2].get_ylim()[0], np.geomspace(1, never / 4)
+    for gamma in gammas:
+        axes[1, 2].plot(d, error_of_exact_values(d, gamma), **EXACT, label="exact V of a constant reward")
+    axes[1, 2].set_ylim(bottom=lowest)
+    for label, line in (("mean, held out", {}), ("median, held out", MEDIAN), ("mean, training batch", TRAINING)):
+        axes[0, 0].plot([], [], **dict(color="black") | line | dict(label=label))
 
 
 # Main ----------------------------------------------------------------------------------------------------------------

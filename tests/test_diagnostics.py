@@ -101,9 +101,10 @@ def estimates(module, source, K, repeats):
     """Gradient estimates [repeats, P] from K pairs each."""
     num_steps, found = 64, []
     for repeat in range(repeats):
-        groups = common.groups(K, num_steps)
-        sums = [module.gradient_sums(source, (9, repeat, i), *size, None) for i, size in enumerate(groups)]
-        found.append(module.gradient(sum(x for group in sums for x in group)[0]))
+        sizes = enumerate(common.groups(K, num_steps))
+        sums = [module.segment_sums(source, (9, repeat, i), *size, [{}] * size[0], None) for i, size in sizes]
+        _, total = module.make_estimates((segment for group in sums for segment in group), [])
+        found.append(module.gradient(total)[0])
     return np.array(found)
 
 
@@ -141,7 +142,7 @@ def test_cosines_match_the_covariance_of_the_estimator_with_each_baseline(known,
     true = expected_reward(Bandit, script, state)(script.flat_parameters(state.policy)).detach().double().numpy()
     values = state.value(torch.eye(2)).detach().double().numpy()
     means = {}
-    for baseline, V in (("value network", values), ("true value function", true), ("none", np.zeros(2))):
+    for baseline, V in zip(module.BASELINES, (values, true, np.zeros(2))):
         A = rewards - V[places]
         A = (A - weights @ A) / np.sqrt(weights @ (A - weights @ A) ** 2)
         mean = (weights * A) @ scores
@@ -149,20 +150,20 @@ def test_cosines_match_the_covariance_of_the_estimator_with_each_baseline(known,
         covariance = (weights[:, None] * deviations).T @ deviations / K
         drawn = np.random.default_rng(0).multivariate_normal(mean, covariance, 400, check_valid="ignore")
         means[baseline] = module.pairwise(module.cosines(drawn, drawn), 2)["mean"]
-        found = cell["variance"][baseline][0]
+        found = cell["variance"][baseline][cell["pairs"].index(K)]
         low, high = found["interval"]
         assert abs(found["mean"] - means[baseline]) < high - low, baseline
         assert high - low < 0.15
-    assert means["true value function"] > means["none"] + 0.05 > means["value network"] + 0.1  # or it shows nothing
+    network, true_value, none = means.values()
+    assert true_value > none + 0.05 > network + 0.1  # or it shows nothing
 
 
-def test_estimate_below_a_segment_is_of_its_first_pairs(known):
+def test_groups_are_whole_segments_and_the_first_pairs_of_one_more(known):
     module, source, *_ = sourced("gradient", known / "ppo", 2)
     short, long = (common.collect_group(source, (3,), 1, K) for K in (100, 256))
     for name in ("obs", "actions", "rewards"):
         np.testing.assert_array_equal(short[name], long[name][:100])
     assert short["truncations"][-1]
-    assert module.gradient_sums(source, (3,), 1, 100, None)[0, 0, -3] == 100
     assert common.groups(1100, 256) == [(4, 256), (1, 76)]
     assert common.groups(10 * 256, 256) == [(8, 256), (2, 256)]
 
@@ -193,13 +194,15 @@ def test_updates_leave_the_checkpoint_as_it_was(known, name, measure, algo):
     module = load(name)
     source = common.Source(ROOT / "algos" / f"{algo}.py", known / algo, 1)
     script, _, state = common.read_checkpoint(source)
-    points = dict(points=[(0, 0), (1, 2)]) if measure == "take_step" else {}
+    arguments = 1, 256
+    if measure == "take_step":
+        arguments = common.collect_group(source, (3,), 1, 256), [(0, 0), (1, 2)]
 
     def parts():
         return {name: plain(script.pack(part)) for name, part in vars(state).items() if name != "actors"}
 
     before = parts()
-    first, again = (getattr(module, measure)(source, (3,), 1, 256, **points) for _ in range(2))
+    first, again = (getattr(module, measure)(source, (3,), *arguments) for _ in range(2))
     assert plain(first) == plain(again) and parts() == before
 
 
@@ -210,11 +213,15 @@ def test_landscape_matches_the_known_reward(known, name, tmp_path):
     module.main([str(known / name), "--out", str(tmp_path), *flags])
     rewards = expected_reward(KNOWN[name], script, state)
     start = script.flat_parameters(state.policy)
-    step, surrogates = module.take_step(source, (0, 0), 1, 64, [(a, b) for a in (0, 1.5, 3) for b in (0, 1.5, 3)])
+    experience, points = (
+        common.collect_group(source, (0, 0, 1, 64, 0), 1, 64),
+        [(a, b) for a in (0, 1, 3) for b in (0, 1, 3)],
+    )
+    step, surrogates = module.take_step(source, (0, 0), experience, points)
     random = module.random_direction(source, np.random.default_rng((0, 0, 0)))
     assert random.norm().item() == pytest.approx(2)
     found = cells(tmp_path, "landscape")
-    assert [(cell["step"], cell["random"]) for cell in found] == [(a, b) for a in (0, 1.5, 3) for b in (0, 1.5, 3)]
+    assert [(cell["step"], cell["random"]) for cell in found] == points
     for cell, surrogate in zip(found, surrogates):
         at = start + cell["step"] * step + cell["random"] * random
         exact = rewards(at).mean() if name == "bandit" else rewards(at).sum()

@@ -22,6 +22,7 @@ from pathlib import Path
 os.environ |= {"OMP_NUM_THREADS": "1"}
 
 import gymnasium as gym
+import mujoco
 import numpy as np
 import tyro
 
@@ -41,6 +42,7 @@ class Args:
 
 
 def raw(args: Args, steps: int = 8192) -> float:
+    mujoco.set_mju_user_warning(lambda _: None)  # they would write MUJOCO_LOG.TXT into the working directory
     env = gym.make(args.env_id)
     env.reset(seed=0)
     actions = np.random.default_rng(0).standard_normal((steps, *env.action_space.shape)).astype(np.float32)

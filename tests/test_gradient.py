@@ -1,0 +1,183 @@
+"""Gradient estimates: windows, the noise scale, directions, on problems where they are known."""
+
+import numpy as np
+import pytest
+import torch
+from conftest import flags_of, load
+from environments import Bandit
+from matplotlib.figure import Figure
+from test_diagnostics import TINY, cells, expected_reward, pairs_by_quadrature, sourced, with_values
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Short runs of PPO on the known problems; on the Chain one more with another learning rate, and another seed."""
+    folder = tmp_path_factory.mktemp("runs")
+    hidden = "--policy-hidden 8 --value-hidden 8 --checkpoint-every 1".split()
+    runs = dict(bandit={}, chain={}, chain_rate=dict(policy_lr=1e-3), chain_seed=dict(seed=2))
+    for name, settings in runs.items():
+        env_id = f"environments:{name.split('_')[0].capitalize()}-v0"
+        flags = flags_of("ppo", env_id=env_id, run_name=name, runs_dir=str(folder), **TINY, **settings)
+        load("ppo").main([*flags, *hidden])
+    return folder
+
+
+@pytest.fixture
+def chain(made):
+    return sourced("gradient", made / "chain")
+
+
+@pytest.fixture
+def batch(chain):
+    """The segments that segment_sums sees with the same seed."""
+    module, source, script, *_ = chain
+    _, args, state = module.fresh_state(source, (5,), 2, 64)
+    return script.estimate_advantages(args, state, script.rollout(args, state))
+
+
+def test_a_window_is_from_anywhere_in_its_segment(chain, batch):
+    module, source, *_ = chain
+    found = module.segment_sums(source, (5,), 2, 64, [dict.fromkeys(range(400), 2)] * 2, None)
+    A = batch["advantages"].double().numpy().reshape(2, 64)
+    for of_segment, (whole, windows) in zip(A, found):
+        means = np.array([window.A[0] / window.pairs for window in windows.values()])
+        neighbours = (of_segment[:-1] + of_segment[1:]) / 2
+        assert {x.pairs for x in windows.values()} == {2} and whole.pairs == 64
+        assert np.abs(means[:, None] - neighbours).min(1).max() < 1e-6  # as estimated on the whole segment
+        places = np.abs(means[:, None] - neighbours).argmin(1)
+        assert len(set(places)) > 60 and abs(places.mean() - 31) < 4.5 * 18.2 / 400**0.5  # uniform over 0 .. 62
+
+
+def test_short_estimates_expect_what_long_ones_do(chain):
+    """Two pairs from a random place do; a segment's first two, here the starts of episodes, do not."""
+    module, source, *_ = chain
+    few, many, first = [], [], []
+    for i in range(60):
+        for whole, windows in module.segment_sums(source, (6, i), 8, 64, [dict.fromkeys(range(8), 2)] * 8, None):
+            many.append(whole.weighted[0] / 64)
+            few.append(np.mean([x.weighted[0] / 2 for x in windows.values()], axis=0))
+    for i in range(60):
+        for whole, _ in module.segment_sums(source, (6, i), 8, 2, [{}] * 8, None):
+            first.append(whole.weighted[0] / 2)
+    few, many, first = (np.array(x) for x in (few, many, first))
+    error = np.sqrt(few.var(0) / len(few) + many.var(0) / len(many)) + 1e-9
+    scores = np.abs(few.mean(0) - many.mean(0)) / error
+    assert scores.max() < 4.5
+    assert (np.abs(first.mean(0) - many.mean(0)) / error).max() > 9
+
+
+def test_every_estimate_has_its_number_of_pairs(chain):
+    module, source, *_ = chain
+    args = module.Args(runs=(), repeats=3, true_pairs=500)
+    pairs = [2, 20, 64, 100, 128, 200]
+    found = module.sample_sums(args, source, lambda f, tasks: map(f, *zip(*tasks)), pairs, None)
+    assert len(found) == 3
+    for sums, total in found:
+        assert {K: x.pairs for K, x in sums.items()} == {K: K for K in pairs}
+        assert total.pairs == 256  # 500 pairs of a "true" gradient are 250 of each other repeat: four segments
+        inside, outside = sums[128] - sums[64], total - sums[128]
+        assert inside.pairs == 64 and outside.pairs == 128
+        window = (sums[100] - sums[64]).A_sq
+        assert 0 < window < inside.A_sq  # of the second segment, a part
+    assert module.segments_needed(args, [700], 64) == 11  # by the longest estimate
+
+
+def test_noise_scale_and_convergence_match_the_exact_gradient_and_covariance(made, tmp_path, capsys):
+    with_values(made / "bandit", tmp_path / "run", [40.0, 10.0])
+    module, source, script, _, state = sourced("gradient", tmp_path / "run")
+    K, repeats = 128, 100
+    flags = f"--checkpoints 0 --pairs {K} 1280 --repeats {repeats} --true-pairs 64 --baselines --value-pairs 40000"
+    module.main([str(tmp_path / "run"), "--out", str(tmp_path), *flags.split(), "--jobs", "1"])
+    [cell] = cells(tmp_path, "gradient")
+    assert cell["pairs"] == [64, K, 1280] and cell["true_pairs_used"] == (repeats - 1) * 1280
+    places, rewards, scores, weights = pairs_by_quadrature(Bandit, script, state)
+    true = expected_reward(Bandit, script, state)(script.flat_parameters(state.policy)).detach().double().numpy()
+    values = state.value(torch.eye(2)).detach().double().numpy()
+    for baseline, V in zip(module.BASELINES, (values, true, np.zeros(2), true)):
+        A = rewards - V[places]
+        A = (A - weights @ A) / np.sqrt(weights @ (A - weights @ A) ** 2)
+        g = (weights * A) @ scores
+        deviations = A[:, None] * scores - g
+        covariance = (weights[:, None] * deviations).T @ deviations
+        B = np.trace(covariance) / (g @ g)
+        found = cell["noise_scale"][baseline]
+        low, high = found["interval"]
+        assert low < found["pairs"] < high
+        assert found["pairs"] == pytest.approx(B, abs=high - low), baseline
+        assert found["trace"] == pytest.approx(np.trace(covariance), rel=0.1), baseline
+        assert found["grad_sq"] == pytest.approx(g @ g, rel=0.1), baseline
+        T = cell["true_pairs_used"]
+        assert found["ceiling"] == pytest.approx((T / (T + found["pairs"])) ** 0.5)
+        drawn = np.random.default_rng(0).multivariate_normal(g, covariance / K, 4000, check_valid="ignore")
+        exact = module.cosines(drawn, g[None]).mean()
+        for name in ("convergence", "direction"):
+            point = cell[name][baseline][1]
+            low, high = point["interval"]
+            assert abs(point["corrected"] - exact) < high - low < 0.15, (baseline, name)
+    assert "noise scale" in capsys.readouterr().out
+
+
+def test_noise_scale_has_no_bias():
+    """Over many draws both parts are what they should be, also where noise exceeds the signal."""
+    module, rng = load("gradient"), np.random.default_rng(0)
+    g, stds, pairs = np.array([1.0, 2.0, 0.0]), np.array([50.0, 20.0, 30.0]), 100
+    drawn = g + rng.normal(size=(2000, 5, 3)) * stds / pairs**0.5
+    found = [module.noise_scale(x, pairs, 4) for x in drawn]
+    for name, exact in (("grad_sq", 5.0), ("trace", 3800.0)):
+        numbers = np.array([x[name] for x in found])
+        assert abs(numbers.mean() - exact) < 4 * numbers.std() / len(numbers) ** 0.5
+    assert all((x["pairs"] is None) == (x["grad_sq"] <= 0) for x in found)
+    assert any(x["pairs"] is None for x in found)
+
+
+def test_interval_of_the_noise_scale_holds_it():
+    module, rng = load("gradient"), np.random.default_rng(1)
+    g, pairs, B = np.full(200, 0.1), 1000, 2000.0  # |g|^2 = 2
+    held = 0
+    for _ in range(200):
+        gradients = g + rng.normal(size=(10, 200)) * (B * 2 / 200 / pairs) ** 0.5
+        low, high = module.noise_scale(gradients, pairs, 200)["interval"]
+        held += low < B and (high is None or B < high)
+    assert held > 175
+
+
+def test_repeatable_estimates_can_point_elsewhere():
+    """Those of a biased baseline agree with one another and with their own mean, not with the unbiased gradient."""
+    module, rng = load("gradient"), np.random.default_rng(0)
+    means = np.array([[1.0, 1.0, 0.0], [0.0, 1.0, 0.0], [1.0, 0.0, 1.0], [1.0, 0.0, 0.0]])  # [b, P]
+    drawn = means + 0.01 * rng.normal(size=(6, 4, 3))
+    found = module.compare([drawn], drawn, np.broadcast_to(means, (6, 4, 3)), 1000)
+    for baseline, exact in zip(module.BASELINES, (0.5**0.5, 0, 0.5**0.5, 1)):
+        [between], [own], [unbiased] = (found[x][baseline] for x in ("variance", "convergence", "direction"))
+        assert between["mean"] > 0.999 and own["mean"] > 0.999
+        assert unbiased["mean"] == pytest.approx(exact, abs=0.02)
+        assert unbiased["corrected"] == unbiased["mean"] / found["noise_scale"][module.UNBIASED]["ceiling"]
+
+
+def test_the_same_network_counts_once(made, tmp_path):
+    """Untrained, runs of the same seed that differ in the learning rate are one network."""
+    module = load("gradient")
+    folders = [str(made / name) for name in ("chain", "chain_rate", "chain_seed")]
+    flags = "--checkpoints 0 --pairs 128 --repeats 3 --true-pairs 64 --jobs 1 --labels PPO=ppo".split()
+    module.main([*folders, "--out", str(tmp_path), *flags])
+    points = [cell["variance"][module.NETWORK] for cell in cells(tmp_path, "gradient")]
+    assert points[0] == points[1] != points[2]
+    axis = Figure().subplots()
+    module.draw_setting(axis, [([64, 128], x) for x in points], dict(color="red", linestyle="-"))
+    expected = [(a["mean"] + b["mean"]) / 2 for a, b in zip(points[0], points[2])]
+    assert list(axis.lines[-1].get_ydata()) == pytest.approx(expected)
+    assert len(axis.lines) == 4
+
+
+def test_steps_without_gradients_are_measured_at_every_checkpoint_that_has_one(made, tmp_path, capsys):
+    module, run = load("gradient"), str(made / "chain")
+    flags = ["--out", str(tmp_path), "--jobs", "1", "--no-gradients"]
+    module.main([run, *flags, "--steps", "--step-repeats", "3"])
+    found = cells(tmp_path, "gradient")
+    assert [cell["iteration"] for cell in found] == [0, 1]  # the last of the three ended training
+    assert all("variance" not in cell and len(cell["norms"]) == 3 for cell in found)
+    assert not (tmp_path / "gradient.png").exists() and (tmp_path / "gradient_steps.png").exists()
+    for wrong in ([], ["--steps", "--baselines"], ["--steps", "--checkpoints", "2"]):
+        with pytest.raises(SystemExit) as ended:
+            module.main([run, *flags, *wrong])
+        assert ended.value.code == 2

@@ -1,0 +1,253 @@
+"""Landscapes and evaluation: differences, common random numbers and curves that are known."""
+
+import json
+from itertools import product
+
+import common
+import numpy as np
+import pytest
+import torch
+from conftest import ROOT, flags_of, load
+from environments import Bandit, Chain
+from matplotlib.figure import Figure
+
+RAW = dict(reward_scale=False, reward_clip=False, obs_norm=False, obs_clip=False)
+TINY = RAW | dict(total_timesteps=384, num_steps=64, policy_epochs=1, value_epochs=1)
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory):
+    """Short runs of PPO: on the known problems, in two seeds on Chain, and on InvertedPendulum."""
+    folder = tmp_path_factory.mktemp("runs")
+    where = ["--runs-dir", str(folder), "--checkpoint-every", "1"]
+    for name, env_id, seed, settings in (
+        ("bandit", "environments:Bandit-v0", 1, TINY),
+        ("chain", "environments:Chain-v0", 1, TINY),
+        ("chain2", "environments:Chain-v0", 2, TINY),
+        ("pendulum", "InvertedPendulum-v5", 1, RAW),
+    ):
+        load("ppo").main([*flags_of("ppo", env_id=env_id, run_name=name, seed=seed, **settings), *where])
+    return folder
+
+
+def sourced(folder, iteration=0):
+    """A checkpoint as diagnostics name one, its policy and that one's parameters [P]."""
+    source = common.Source(ROOT / "algos" / "ppo.py", folder, iteration)
+    policy = common.checkpoint_state(source)[2].policy
+    return source, policy, common.flat_parameters(policy)
+
+
+def cells(out, name):
+    return json.loads((out / f"{name}.json").read_text())
+
+
+def landscape(run, out, *flags):
+    flags = "--checkpoints 0 --jobs 1 --step-pairs 64".split() + list(flags)
+    load("landscape").main([str(run), "--out", str(out), *flags])
+    return cells(out, "landscape")
+
+
+def exact_reward(env, policy, parameters):
+    """Expected return of a known problem's episode."""
+    pi = common.with_parameters(policy, parameters)(torch.eye(len(env.rewards)))
+    rewards = np.array(env.rewards) - ((pi.mean - torch.tensor(env.TARGET)) ** 2 + pi.variance).sum(1).numpy()
+    return rewards.mean() if env is Bandit else rewards.sum()
+
+
+@pytest.mark.parametrize("name, env", [("bandit", Bandit), ("chain", Chain)])
+def test_change_by_a_step_is_the_exact_difference_and_closer_for_the_pairing(known, tmp_path, capsys, name, env):
+    found = landscape(known / name, tmp_path, "--grid", "2", "--reward-pairs", "1500")
+    line = capsys.readouterr().out.splitlines()[1]
+    source, policy, start = sourced(known / name)
+    experience, points = common.collect_group(source, (0, 0, 1, 64, 0), 1, 64), [(0, 0), (0, 1), (1, 0), (1, 1)]
+    step, _ = load("landscape").take_step(source, (0, 0), experience, points)
+    random = load("landscape").random_direction(source, np.random.default_rng((0, 0, 0)))
+    with torch.no_grad():
+        before = exact_reward(env, policy, start)
+        for cell, (a, b) in zip(found, points):
+            change, exact = cell["change"], exact_reward(env, policy, start + a * step + b * random) - before
+            low, high = change["interval"]
+            assert (cell["step"], cell["random"]) == (a, b)
+            assert abs(change["mean"] - exact) <= (high - low) + 1e-4, (a, b)  # four standard errors
+            assert change["mean"] == pytest.approx(cell["mean"] - found[0]["mean"])
+    by_step = found[2]["change"]
+    unpaired = 2 * 1.96 * (2 / found[2]["episodes"]) ** 0.5 * found[2]["std"]
+    assert by_step["interval"][1] - by_step["interval"][0] == pytest.approx(by_step["pairing"] * unpaired, rel=0.05)
+    assert by_step["pairing"] < 0.2  # the resets and the noise, common to both, are nearly all of the variance
+    assert found[0]["change"]["mean"] == 0 and found[0]["change"]["interval"] == [0, 0]
+    numbers = f"{by_step['mean']:+.0f} [{by_step['interval'][0]:.0f}, {by_step['interval'][1]:.0f}]"
+    gain = found[2]["surrogate"] - found[0]["surrogate"]
+    assert line.startswith(f"iteration 0, step from 64 pairs: surrogate {gain:+.3g}, reward {numbers} over ")
+    assert f"over {found[2]['episodes']:,} episodes, {by_step['pairing']:.2f} of the unpaired" in line
+
+
+def test_paired_interval_by_hand():
+    before, after = np.array([0.0, 10.0, 20.0, 30.0]), np.array([1.0, 13.0, 21.0, 33.0])
+    change = load("landscape").paired_change(after, before)
+    half = 3.1824463 * (4 / 3) ** 0.5 / 2  # t of 3 degrees of freedom; differences 1 3 1 3
+    assert change["mean"] == 2 and change["interval"] == pytest.approx([2 - half, 2 + half])
+    variances = np.var(before, ddof=1) + np.var(after, ddof=1)
+    assert change["pairing"] == pytest.approx(half / (2.446912 * (variances / 4) ** 0.5))
+    assert load("landscape").paired_change(np.ones(3), np.ones(3))["pairing"] is None
+
+
+class Noting(common.OneEpisode):
+    """Notes the first observation and the actions of each episode."""
+
+    seen = []
+
+    def reset(self, **options):
+        ended = self.ended
+        obs, info = super().reset(**options)
+        assert not ended or obs is self.obs
+        if not ended:
+            self.seen.append([obs])
+        return obs, info
+
+    def step(self, action):
+        if not self.ended:
+            self.seen[-1].append(action)
+        return super().step(action)
+
+
+def test_common_random_numbers(known, monkeypatch):
+    source, policy, start = sourced(known / "pendulum", 2)
+    here = common.play_seeds(source, (5,), 6, 1, 0, start)
+    assert len(set(here)) > 3  # seeds differ
+    assert common.play_seeds(source, (5,), 6, 1, 0, start) == here
+    assert common.play_seeds(source, (5,), 2, 1, 0, start) + common.play_seeds(source, (5,), 4, 1, 2, start) == here
+    monkeypatch.setattr(common, "OneEpisode", Noting)
+    noises = []
+    for shift in (0.0, 2.0):
+        policy.mean[-1].bias.data += shift
+        Noting.seen = []
+        common.play_seeds(source, (5,), 6, 1, 0, common.flat_parameters(policy))
+        means = policy(torch.tensor(np.array([seen[0] for seen in Noting.seen]), dtype=torch.float32)).mean
+        noises.append((np.array([seen[1] for seen in Noting.seen]) - means.detach().numpy(), Noting.seen))
+    (noise, first), (other_noise, second) = noises
+    np.testing.assert_allclose(noise, other_noise, atol=1e-5)
+    np.testing.assert_array_equal([x[0] for x in first], [x[0] for x in second])
+    assert [len(x) - 1 for x in first] == [length for _, length in here]  # nothing is stepped after the end
+    assert all(len(x) != len(y) for x, y in zip(first, second))  # and what follows does not depend on lengths
+
+
+def test_noise_of_a_seed_is_the_same_for_every_policy(known):
+    """In Chain the reward tells the noise: of two policies of one mean, the twice as noisy is twice as far from it."""
+    source, policy, start = sourced(known / "chain")
+    centred = start.clone()
+    parameters = dict(policy.named_parameters())
+    centred[:] = 0
+    torch.nn.utils.vector_to_parameters(centred, policy.parameters())
+    parameters["mean.4.bias"].data.copy_(torch.tensor(Chain.TARGET))
+    losses = []
+    for std in (0.5, 1.0):
+        policy.log_std.data.fill_(np.log(std))
+        played = common.play_seeds(source, (1,), 20, 1, 0, common.flat_parameters(policy))
+        losses.append([sum(Chain.rewards) - total for total, _ in played])
+    np.testing.assert_allclose(4 * np.array(losses[0]), losses[1], rtol=1e-4)
+    assert np.std(losses[1]) > 1
+
+
+def test_points_of_several_steps_share_what_is_not_on_the_step(known, tmp_path):
+    found = landscape(known / "pendulum", tmp_path, *"--grid 3 --step-pairs 64 200 --reward-pairs 200".split())
+    few, many = found[:9], found[9:]
+    assert [cell["mean"] for cell in few[:3]] == [cell["mean"] for cell in many[:3]]
+    assert [cell["mean"] for cell in few[3:]] != [cell["mean"] for cell in many[3:]]
+    assert len({cell["episodes"] for cell in found}) == 1
+    # A point measured later, alone, is compared with the same episodes.
+    path = tmp_path / "landscape.json"
+    path.write_text(json.dumps([cell for cell in found if (cell["step"], cell["random"]) != (1, 0)]))
+    again = landscape(known / "pendulum", tmp_path, *"--grid 3 --step-pairs 64 200 --reward-pairs 200".split())
+    assert sorted(map(str, again)) == sorted(map(str, found))
+
+
+def test_concentration_has_seeds_of_its_own_at_every_point(known, tmp_path):
+    flags = "--grid 2 --reward-pairs 300 --concentration 300".split()
+    found = landscape(known / "bandit", tmp_path, *flags)
+    common_seeds, own = found[:4], found[4:]
+    assert [cell["common_seeds"] for cell in found] == [True] * 4 + [False] * 4
+    assert all("change" not in cell for cell in own)
+    source, _, start = sourced(known / "bandit")
+    first = [total for total, _ in common.play_seeds(source, (0, 0, 2), 300, 1, 0, start)]
+    assert common_seeds[0]["mean"] == pytest.approx(np.mean(first)) != own[0]["mean"]
+
+
+@pytest.mark.parametrize("grid", range(2, 12))
+def test_zero_and_one_are_among_the_ticks(grid):
+    ticks = load("landscape").ticks(grid)
+    assert len(ticks) == grid == len(set(ticks)) and ticks == sorted(ticks)
+    assert {0, 1} <= set(ticks) and ticks[-1] == (3 if grid > 2 else 1)
+    assert grid not in (4, 7, 10) or ticks == pytest.approx(np.linspace(0, 3, grid))
+
+
+def test_contours_have_the_step_on_x():
+    module = load("landscape")
+    surface = [dict(step=a, random=b, mean=10.0 * a + b) for a, b in product((0, 1, 2, 3), repeat=2)]
+    axis = Figure().subplots()
+    contours = module.draw_surface(axis, surface, "mean", module.scale_of([surface], "mean"))
+    low, high = contours.levels[0], contours.levels[-1]
+    assert low <= 0 and high >= 33
+    for path, bottom, top in zip(contours.get_paths(), contours.levels, contours.levels[1:]):
+        value = path.vertices @ [10, 1]
+        assert len(value) == 0 or bottom - 1e-6 <= value.min() <= value.max() <= top + 1e-6
+    [arrow] = axis.texts
+    assert (arrow.xyann, arrow.xy) == ((0, 0), (1, 0))
+
+
+def test_cuts_of_a_row_share_their_scales(known, tmp_path, monkeypatch):
+    module, figures = load("landscape"), {}
+    monkeypatch.setattr(module, "save_figure", lambda figure, path: figures.update({path.name: figure}))
+    found = landscape(known / "bandit", tmp_path, *"--grid 3 --reward-pairs 300 --concentration 60 120".split())
+    assert list(figures) == ["landscape", "landscape_surfaces", "landscape_concentration"]
+    surrogate, reward, surrogate_random, reward_random = figures["landscape"].axes
+    for first, second, name in ((surrogate, surrogate_random, "surrogate"), (reward, reward_random, "mean")):
+        values = [cell[name] for cell in found[:9] if 0 in (cell["step"], cell["random"])]
+        assert first.get_ylim() == second.get_ylim()
+        assert first.get_ylim()[0] <= min(values) and max(values) <= first.get_ylim()[1]
+    line = surrogate.lines[0]
+    np.testing.assert_array_equal(line.get_xydata(), [(c["step"], c["surrogate"]) for c in found[:9:3]])
+    line = reward_random.lines[0]
+    np.testing.assert_array_equal(line.get_xydata(), [(c["random"], c["mean"]) for c in found[:3]])
+    assert surrogate.lines[-1].get_xdata() == [1, 1]
+
+
+def test_evaluation_through_training(known, tmp_path, capsys):
+    module = load("evaluate")
+    flags = "--deterministic --checkpoints all --episodes 3 --jobs 1".split()
+    module.main([str(known / "chain"), str(known / "chain2"), "--out", str(tmp_path), *flags])
+    found = cells(tmp_path, "evaluate")
+    assert [cell["global_step"] for cell in found] == [64 * i for i in range(7)] * 2
+    exact = []
+    for cell in found:
+        _, policy, _ = sourced(known / cell["run"], cell["iteration"])
+        distances = (policy(torch.eye(4)).mean.detach().double().numpy() - Chain.TARGET) ** 2
+        exact.append(sum(Chain.rewards) - distances.sum())
+        assert cell["returns"]["all"] == pytest.approx([exact[-1]] * 3, abs=1e-4)
+    out = capsys.readouterr().out
+    assert "length 4.0 [4.0, 4.0] over 3 episodes (95 % t intervals)" in out
+    ends = common.t_interval(np.array([exact[6], exact[13]]))
+    assert f"[{ends[0]:.1f}, {ends[1]:.1f}] over 2 runs (95 % t interval)" in out.splitlines()[-2]
+    assert out.splitlines()[-2].startswith("ppo, 384 steps: return ")
+
+
+def test_curves_are_means_over_runs_where_all_have_a_checkpoint(known, monkeypatch, tmp_path):
+    module = load("evaluate")
+    sources = [common.Source(ROOT, known / run, i) for run, i in (("a", 0), ("a", 1), ("a", 2), ("b", 0), ("b", 2))]
+    numbers = [1.0, 2.0, 3.0, 5.0, 9.0]
+    found = [
+        dict(global_step=10 * source.iteration, returns=dict(mean=x, interval=[x - 1, x + 1]))
+        for source, x in zip(sources, numbers)
+    ]
+    styles = [dict(label="ppo")] * 5
+    curve = module.curves(styles, sources, found, "returns")["ppo"]
+    assert {step: point["mean"] for step, point in curve["points"].items()} == {0: 3.0, 20: 6.0}
+    assert curve["points"][20]["interval"] == pytest.approx([6 - 12.7062 * 3, 6 + 12.7062 * 3], rel=1e-4)
+    alone = module.curves(styles[:3], sources[:3], found[:3], "returns")["ppo"]
+    assert alone["points"][10]["interval"] == [1, 3]
+    drawn = []
+    monkeypatch.setattr(module, "draw_curves", lambda *_: drawn.append("curves"))
+    monkeypatch.setattr(module, "draw_episodes", lambda *_: drawn.append("episodes"))
+    for chosen in ("0 1 2 3", "0 1 2 3 4"):
+        flags = ["--out", str(tmp_path), "--jobs", "1", "--episodes", "2", "--checkpoints", *chosen.split()]
+        module.main([str(known / "chain"), *flags])
+    assert drawn == ["episodes", "curves"]

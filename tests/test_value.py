@@ -1,0 +1,195 @@
+"""What value.py and trust_region.py measure, on cases worked out by hand."""
+
+import functools
+import json
+
+import common
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from conftest import flags_of, load, start
+from environments import Chain, Clock
+from torch.distributions import Independent, Normal
+
+RAW = dict(reward_scale=False, reward_clip=False, obs_norm=False, obs_clip=False)
+GAMMA = 0.99
+
+
+class Constant(Clock):
+    """Every step is rewarded with 1, so that V is 1 / (1 - gamma) everywhere."""
+
+    def step(self, action):
+        obs, _, *rest = super().step(action)
+        return obs, 1.0, *rest
+
+
+gym.register("Constant-v0", Constant, max_episode_steps=20)
+
+
+def rolled_out(env_id, num_steps, value, **settings):
+    """Script, settings, state and rollout of a policy without noise that hits the Chain's target, V the same value
+    everywhere."""
+    settings = RAW | settings | dict(env_id=env_id, num_steps=num_steps, total_timesteps=num_steps, num_minibatches=1)
+    script, args, state = start("ppo", **settings)
+    with torch.no_grad():
+        for parameter in [*state.policy.parameters(), *state.value.parameters()]:
+            parameter.zero_()
+        state.policy.log_std.fill_(-15)
+        list(state.policy.mean.parameters())[-1].copy_(torch.from_numpy(Chain.TARGET))
+        list(state.value.parameters())[-1].fill_(value)
+    return script, args, state, script.rollout(args, state)
+
+
+def returns_of(rewards):
+    """Discounted sums of a path's rewards, from each of its steps to its end."""
+    return [sum(GAMMA**k * r for k, r in enumerate(rewards[t:])) for t in range(len(rewards))]
+
+
+def test_returns_as_released_stop_at_the_end_of_the_batch():
+    """Four places to the end of a Chain: the second walk is cut after two."""
+    script, args, state, data = rolled_out("environments:Chain-v0", 6, value=10.0)
+    targets = load("value").estimate_targets(script, args, state, data)
+    r = Chain.rewards  # 1, -2, 4, 3
+    assert targets["released"].tolist() == pytest.approx([*returns_of(r), 1 - 2 * GAMMA, -2], abs=1e-4)
+    bootstrapped = [1 - 2 * GAMMA + 10 * GAMMA**2, -2 + 10 * GAMMA]
+    assert targets["returns"].tolist() == pytest.approx([*returns_of(r), *bootstrapped], abs=1e-4)
+    # GAE's next-to-last target by its definition: V + delta_0 + gamma lambda delta_1
+    deltas = [r[0] + GAMMA * 10 - 10, r[1] + GAMMA * 10 - 10]
+    assert targets["gae"][4].item() == pytest.approx(10 + deltas[0] + GAMMA * 0.95 * deltas[1], abs=1e-4)
+
+
+@pytest.mark.parametrize("bootstrap", (True, False))
+def test_returns_as_released_stop_at_time_limits(bootstrap):
+    """A Clock is rewarded with 1, 2, 3, 4, 5 and cut by its time limit; the batch cuts the next after two."""
+    settings = dict(value=100.0, bootstrap_truncation=bootstrap)
+    script, args, state, data = rolled_out("environments:Clock-v0", 7, **settings)
+    targets = load("value").estimate_targets(script, args, state, data)
+    expected = [*returns_of([1, 2, 3, 4, 5]), 1 + 2 * GAMMA, 2]
+    assert targets["released"].tolist() == pytest.approx(expected, abs=1e-4)
+    goes_on = [100.0 * bootstrap] * 5 + [100.0] * 2  # a time limit taken for a terminal state has nothing after it
+    added = [GAMMA**d * V for d, V in zip((5, 4, 3, 2, 1, 2, 1), goes_on)]
+    assert targets["returns"].tolist() == pytest.approx(np.add(expected, added), abs=1e-4)
+    assert load("value").steps_to_cut(data).tolist() == [*([5, 4, 3, 2, 1] if bootstrap else [0] * 5), 2, 1]
+
+
+def untrained(env_id, folder):
+    """The first checkpoint of a short run in the folder."""
+    settings = RAW | dict(total_timesteps=128, num_steps=64, policy_epochs=1, value_epochs=1)
+    flags = flags_of("ppo", env_id=env_id, run_name="run", runs_dir=str(folder), **settings)
+    load("ppo").main([*flags, "--checkpoint-every", "1"])
+    return folder / "run" / "checkpoints" / "iter_000000.pt"
+
+
+def test_episodes_of_one_step_have_no_error_to_measure(tmp_path, capsys):
+    run = untrained("environments:Bandit-v0", tmp_path).parent.parent
+    with pytest.raises(SystemExit) as ended:
+        load("value").main([str(run), "--checkpoints", "0", "--jobs", "1", "--heldout-pairs", "64"])
+    assert ended.value.code == 2 and "every step ends its episode" in capsys.readouterr().err
+
+
+def test_exact_values_of_a_constant_reward_miss_the_returns_as_released(tmp_path):
+    path = untrained("Constant-v0", tmp_path)
+    checkpoint = torch.load(path, weights_only=True)
+    for parameter in checkpoint["value"].values():
+        parameter.zero_()
+    list(checkpoint["value"].values())[-1].fill_(1 / (1 - GAMMA))
+    checkpoint["args"]["value_lr"] = 1e-12
+    torch.save(checkpoint, path)
+    load("value").main([str(path.parent.parent), "--checkpoints", "0", "--jobs", "1", "--heldout-pairs", "128"])
+    [cell] = json.loads((path.parent.parent / "figures" / "value.json").read_text())
+
+    def missed(d):  # V = 1 / (1 - gamma) against the sum of d rewards of 1
+        return GAMMA**d / (1 - GAMMA**d)
+
+    of_segment = [missed(d) for length in (20, 20, 20, 4) for d in range(1, length + 1)]
+    for where in ("train", "heldout"):
+        for target in ("gae", "returns"):
+            assert cell[f"{where}_{target}"]["mean"] == pytest.approx(0, abs=1e-5)
+            assert all(found["mean"] < 1e-5 for found in cell[f"{where}_{target}"]["by_distance"])
+        released = cell[f"{where}_released"]
+        exact = np.mean(of_segment)
+        assert [released[name] for name in ("mean", "mean_of_all", "exact_v")] == pytest.approx([exact] * 3, rel=1e-4)
+        assert released["median"] == pytest.approx(np.median(of_segment), rel=1e-4)
+        bins = {tuple(found["steps"]): found["mean"] for found in released["by_distance"]}
+        assert list(bins) == [(1, 1), (2, 3), (4, 7), (8, 15), (16, 31)]
+        assert bins[1, 1] == pytest.approx(99, rel=1e-4)
+        assert bins[2, 3] == pytest.approx((missed(2) + missed(3)) / 2, rel=1e-4)
+        assert bins[16, 31] == pytest.approx(np.mean([missed(d) for d in range(16, 21)]), rel=1e-4)
+
+
+def test_distances_to_a_cut_and_their_bins():
+    module, no, yes = load("value"), False, True
+    terminations = np.array([no, no, yes, no, no, no, no, no, no, no])
+    truncations = np.array([no, no, no, no, no, no, no, yes, no, yes])
+    distances = module.steps_to_cut(dict(terminations=terminations, truncations=truncations))
+    assert distances.tolist() == [0, 0, 0, 5, 4, 3, 2, 1, 2, 1]
+    errors, kept = np.array([1.0, 3, 1000, 5, 7, 11, 13, 17, 19, 100]), ~terminations
+    kept[[5, 7, 9]] = False
+    assert module.errors_by_distance(errors, ~terminations, kept, distances) == [
+        dict(steps=None, pairs=2, mean=2.0, median=2.0),  # not the terminal step itself
+        dict(steps=[1, 1], pairs=2, mean=None, median=58.5),  # targets near 0 are left out of the mean alone
+        dict(steps=[2, 3], pairs=3, mean=16.0, median=13.0),
+        dict(steps=[4, 7], pairs=2, mean=6.0, median=6.0),
+    ]
+    assert module.error_of_exact_values(np.array([0, 1, 2]), 0.5).tolist() == pytest.approx([0, 1, 1 / 3])
+
+
+def test_interval_of_the_relative_error_is_over_episodes():
+    """Of episodes of one length the error is the mean of theirs, and its interval that of this mean, in logarithms."""
+    errors = np.array([[0.1, 0.3], [0.5, 0.1], [0.2, 0.2]])
+    ends = dict(terminations=np.zeros(6, bool), truncations=np.tile([False, True], 3))
+    numbers = load("value").relative_errors(torch.from_numpy(1 + errors).flatten(), torch.ones(6), ends)
+    assert numbers["mean"] == pytest.approx(errors.mean())
+    low, high = common.t_interval(errors.mean(1) / errors.mean())
+    assert numbers["interval"] == pytest.approx([0.7 / 3 * np.exp(low - 1), 0.7 / 3 * np.exp(high - 1)])
+    assert numbers["mean_of_all"] == pytest.approx(errors.mean()) and numbers["episodes"] == 3
+
+
+def pairs_moved(shifts, actions):
+    """A batch of a standard normal policy, and the policy whose means are these shifts."""
+    shifts, actions = torch.tensor(shifts)[:, None], torch.tensor(actions)[:, None]
+    old = Independent(Normal(torch.zeros_like(shifts), torch.ones_like(shifts)), 1)
+    batch = dict(obs=shifts, actions=actions, old_means=old.mean, old_stds=old.stddev)
+    new = lambda obs: Independent(Normal(obs, torch.ones_like(obs)), 1)  # noqa: E731
+    return new, batch | dict(old_log_probs=old.log_prob(actions))
+
+
+def test_largest_ratio_and_kl_are_averaged_over_parts_of_the_batch_size():
+    """Moved by m, KL is m^2 / 2 and the ratio at an action a is exp(a m - m^2 / 2)."""
+    shifts, actions = [0.1, 0.2, 0.0, 0.4, 0.3, 0.1, 0.9], [1.0, 0.0, 3.0, 0.0, 2.0, 1.0, 3.0]
+    module, (policy, batch) = load("trust_region"), pairs_moved(shifts, actions)
+    kls = np.square(shifts) / 2
+    ratios = np.exp(np.multiply(actions, shifts) - kls)
+    halves = module.step_size(policy, batch, 3)  # the seventh pair, the most extreme, is a rest
+    assert (halves["parts"], halves["pairs"]) == (2, 7)
+    assert halves["max_kl"] == pytest.approx((kls[1] + kls[3]) / 2)
+    assert halves["max_ratio"] == pytest.approx((ratios[0] + ratios[4]) / 2)
+    assert halves["mean_kl"] == pytest.approx(kls[:6].mean())
+    assert halves["max_kl_interval"] == pytest.approx(common.t_interval(kls[[1, 3]]))
+    for part in (7, 8, 100):  # one part, smaller than the training batch perhaps
+        whole = module.step_size(policy, batch, part)
+        assert (whole["parts"], whole["max_kl_interval"]) == (1, None)
+        assert [whole["max_kl"], whole["max_ratio"]] == pytest.approx([kls[6], ratios[6]])
+
+
+def test_mean_reward_says_of_how_many_episodes():
+    mean_reward = load("trust_region").mean_reward
+    assert mean_reward([]) == dict(mean_reward=None, mean_reward_interval=None, episodes=0)
+    assert mean_reward([(7.0, 3)]) == dict(mean_reward=7.0, mean_reward_interval=None, episodes=1)
+    three = mean_reward([(1.0, 5), (2.0, 5), (6.0, 5)])
+    assert three["mean_reward"] == 3 and three["episodes"] == 3
+    half = 4.302653 * 7**0.5 / 3**0.5  # t of 2 degrees of freedom, variance (4 + 1 + 9) / 2
+    assert three["mean_reward_interval"] == pytest.approx([3 - half, 3 + half], rel=1e-6)
+
+
+@pytest.mark.parametrize("n, of_bootstrap", ((3, 0.75), (6, 0.86)))
+def test_t_intervals_of_few_episodes_cover_the_mean_and_the_bootstraps_do_not(n, of_bootstrap):
+    """How often the 95 % interval of n returns holds their mean; returns are drawn from a normal distribution."""
+    draws = np.random.default_rng(0).normal(size=(2000, n))
+
+    def coverage(interval):
+        return np.mean([low < 0 < high for low, high in map(interval, draws)])
+
+    assert coverage(common.t_interval) == pytest.approx(0.95, abs=0.015)  # three standard errors of 2,000 draws
+    assert coverage(functools.partial(common.interval, resamples=200)) == pytest.approx(of_bootstrap, abs=0.03)
