@@ -32,7 +32,7 @@ def definitions(path):
             first = min([x.lineno, *(d.lineno for d in x.decorator_list)])
             found[x.name] = "\n".join(lines[first - 1 : x.end_lineno])
         elif isinstance(x, ast.Assign):
-            found[x.targets[0].id] = "\n".join(lines[x.lineno - 1 : x.end_lineno])
+            found[ast.unparse(x.targets[0])] = "\n".join(lines[x.lineno - 1 : x.end_lineno])
     return found
 
 
