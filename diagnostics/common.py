@@ -41,8 +41,9 @@ from tqdm import tqdm
 
 # Runs ----------------------------------------------------------------------------------------------------------------
 
-CONTRACT = "Args make_actors make_networks initial_state load_checkpoint restore rollout estimate_advantages objective"
-CONTRACT = [*CONTRACT.split(), "update"]
+CONTRACT = """
+    Args make_actors make_networks initial_state load_checkpoint restore rollout estimate_advantages objective update
+""".split()
 NOT_OF_THE_SETTING = "env_id seed runs_dir run_name overwrite checkpoint_every compile".split()
 
 

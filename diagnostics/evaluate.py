@@ -161,7 +161,7 @@ def curves(
     return found
 
 
-def draw_curves(styles: list[dict[str, Any]], sources: list[Source], cells: list[dict[str, Any]], path: Path) -> None:
+def draw_training(styles: list[dict[str, Any]], sources: list[Source], cells: list[dict[str, Any]], path: Path) -> None:
     """Mean return and length against environment steps: a line for each setting, its runs thin (GUIDE Fig. 4)."""
     figure, axes = new_figure(1, 2, (8.4, 2.8))
     for axis, name, text in zip(axes[0], NAMES, ("episode return", "episode length (steps)")):
@@ -252,7 +252,7 @@ def main(argv: list[str] | None = None) -> None:
             step, over = max(curve["points"]), f"over {len(curve['runs'])} runs (95 % t interval)"
             print(f"{label}, {step:,} steps: return {numbers_text(curve['points'][step])} {over}")
     if max(map(len, runs)) > FEW:
-        draw_curves(styles, sources, cells, path)
+        draw_training(styles, sources, cells, path)
     else:
         draw_episodes(styles, cells, path)
     if args.video:

@@ -37,13 +37,17 @@ def definitions(path):
 
 
 def test_same_name_same_source():
-    for folder in ("algos", "diagnostics"):
-        first = {}
-        for path in (ROOT / folder).glob("*.py"):
-            for name, source in definitions(path).items():
-                if name not in DIFFERENT:
-                    other, text = first.setdefault(name, (path, source))
-                    assert source == text, f"{name} differs between {other} and {path}"
+    first = {}
+    for path in (ROOT / "algos").glob("*.py"):
+        for name, source in definitions(path).items():
+            if name not in DIFFERENT:
+                other, text = first.setdefault(name, (path, source))
+                assert source == text, f"{name} differs between {other} and {path}"
+
+
+def test_what_the_diagnostics_share_stands_once():
+    names = [x for path in (ROOT / "diagnostics").glob("*.py") for x in set(definitions(path)) - {"Args", "main"}]
+    assert sorted(names) == sorted(set(names))
 
 
 def test_contract_has_the_same_signatures_and_sections_everywhere():

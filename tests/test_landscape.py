@@ -245,7 +245,7 @@ def test_curves_are_means_over_runs_where_all_have_a_checkpoint(known, monkeypat
     alone = module.curves(styles[:3], sources[:3], found[:3], "returns")["ppo"]
     assert alone["points"][10]["interval"] == [1, 3]
     drawn = []
-    monkeypatch.setattr(module, "draw_curves", lambda *_: drawn.append("curves"))
+    monkeypatch.setattr(module, "draw_training", lambda *_: drawn.append("curves"))
     monkeypatch.setattr(module, "draw_episodes", lambda *_: drawn.append("episodes"))
     for chosen in ("0 1 2 3", "0 1 2 3 4"):
         flags = ["--out", str(tmp_path), "--jobs", "1", "--episodes", "2", "--checkpoints", *chosen.split()]
