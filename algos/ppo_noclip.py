@@ -98,7 +98,7 @@ class Args:
     bootstrap_truncation: bool = True  # a time limit cuts an episode without ending its return; off: a terminal state
     squash_action: bool = False  # map actions into their bounds by tanh, between policy and environment
 
-    compile: bool = True  # compile the updates: 5 to 25 seconds once, then they are ten times faster
+    compile: bool = True  # compile the updates: 5 to 25 seconds once, then they are 25 times faster
     runs_dir: str = "runs"  # folder of all runs
     run_name: str = ""  # folder of this run inside runs_dir; default: environment, algorithm, non-default flags, seed
     checkpoint_every: int = 25  # iterations between checkpoints

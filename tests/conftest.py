@@ -1,6 +1,5 @@
 """What the tests share: the scripts as modules, a training state in memory, a run on disk."""
 
-import copy
 import csv
 import dataclasses
 import importlib.util
@@ -62,11 +61,6 @@ def iterate(script, args, state):
     experience = script.rollout(args, state)
     batch = script.estimate_advantages(args, state, experience)
     return experience, batch, script.update(args, state, batch)
-
-
-def copied(state):
-    """The state with copies of everything but its actors."""
-    return dataclasses.replace(state, **{k: copy.deepcopy(x) for k, x in vars(state).items() if k != "actors"})
 
 
 def checkpoints(folder):

@@ -9,7 +9,8 @@ import re
 import numpy as np
 import pytest
 import torch
-from conftest import ALGOS, ROOT, assert_same, checkpoints, copied, flags_of, iterate, load, parameters, progress, start
+from common import copied
+from conftest import ALGOS, ROOT, assert_same, checkpoints, flags_of, iterate, load, parameters, progress, start
 from torch.func import grad, hessian
 
 CONTRACT = ["make_actors", "make_networks", "initial_state", "rollout", "estimate_advantages", "objective", "update"]

@@ -6,7 +6,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from conftest import copied, iterate, load, start
+from common import copied
+from conftest import iterate, load, start
 from torch import nn
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+import statistics
 import subprocess
 import sys
 import tomllib
@@ -67,6 +68,21 @@ def test_tables_hold_the_measured_rewards():
     assert len(shown) == 9
     for line, (name, x) in zip(shown, ((name, x) for name, x in worth.items() if name != "all nine")):
         assert name in line and line.endswith(f" | {x[0]} | {x[1]} |")
+
+
+def test_table_of_value_errors_holds_the_measured_ones():
+    results = (ROOT / "figures" / "README.md").read_text()
+    cells = [x for x in json.loads((ROOT / "figures" / "values" / "value.json").read_text()) if x["iteration"] >= 100]
+    for target in ("gae", "returns", "released"):
+        row = ""
+        for algo in ("ppo", "trpo_plus"):
+            errors = [x[f"heldout_{target}"]["mean"] for x in cells if x["algo"] == algo]
+            assert len(errors) == 32
+            row += f" | {statistics.median(errors):.3f}, {min(errors):.3f} to {max(errors):.3f}"
+        assert f"{row} |\n" in results
+    for algo, label in (("ppo", "PPO"), ("trpo_plus", "TRPO+")):
+        found = [x["heldout_released"] for x in cells if x["algo"] == algo]
+        assert f"{statistics.median(x['exact_v'] / x['mean'] for x in found):.2f} ({label})" in results
 
 
 def test_readme_shows_the_loop_as_it_stands():
