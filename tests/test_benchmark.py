@@ -1,22 +1,23 @@
-"""benchmark.sh: its tables against the papers', its launchers against broken, interrupted and requeued runs."""
+"""benchmark.sh and diagnostics/experiments.py: tables against the papers', launchers against runs that are broken,
+interrupted, requeued or shared."""
 
+import contextlib
 import fcntl
-import functools
+import io
 import json
 import os
 import re
 import shlex
-import shutil
-import signal
 import subprocess
 import sys
 import time
+from dataclasses import fields, replace
 from itertools import product
 from pathlib import Path
 
 import pytest
 import tyro
-from conftest import ROOT, assert_same, checkpoints, load, parameters, progress
+from conftest import ALGOS, ROOT, assert_same, checkpoints, load, parameters, progress
 
 NINE = "value_clip reward_scale orthogonal_init anneal_lr reward_clip obs_norm obs_clip tanh grad_clip".split()
 RELEASED = {name: name in ("obs_norm", "tanh") for name in NINE}  # what the released PPO-M and TRPO kept
@@ -88,31 +89,35 @@ ALL_OF_GUIDE |= dict(num_envs=8, total_timesteps=8_000_000, obs_norm=True, rewar
 ALL_OF_GUIDE |= dict(value_grad_clip=True)
 
 
-def only(folder, *programs):
-    """An environment in which there are these programs and nothing else."""
-    folder.mkdir()
-    for name in programs:
-        (folder / name).symlink_to(shutil.which(name))
-    return {"PATH": str(folder)}
-
-
-def benchmark(*arguments, **options):
+def benchmark(*arguments, program=ROOT / "benchmark.sh", **options):
     options = dict(capture_output=True, text=True) | options
-    return subprocess.run([ROOT / "benchmark.sh", *arguments], **options)
+    return subprocess.run([program, *arguments], **options)
 
 
 def lines_of(*arguments):
-    result = benchmark(*arguments, "--launcher", "print")
-    assert result.returncode == 0, result.stderr
-    return result.stdout.splitlines()
+    """What experiments.py prints, called here: a process of its own would take a second to begin."""
+    experiments, output = load("experiments"), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(output):
+        patch.setattr(sys, "argv", ["experiments.py", *arguments])
+        experiments.main()
+    return output.getvalue().splitlines()
+
+
+def refusal(capsys, *arguments):
+    """The one line with which experiments.py refuses the arguments."""
+    with pytest.raises(SystemExit) as refused:
+        lines_of(*arguments)
+    [line] = capsys.readouterr().err.splitlines()
+    assert refused.value.code == 2 and line.startswith("benchmark.sh: ")
+    return line
 
 
 def runs_of(*arguments):
     """Algorithm and arguments of each run, as the scripts read the printed commands."""
     found = []
-    for line in lines_of(*arguments):
+    for line in lines_of(*arguments, "--launcher", "print"):
         python, path, *flags = shlex.split(line)
-        assert python == "python" and Path(path).is_file()
+        assert python == sys.executable and Path(path).is_file()
         script = load(Path(path).stem)
         args = tyro.cli(script.Args, args=flags)
         found.append((Path(path).stem, args))
@@ -125,41 +130,43 @@ def names_of(*arguments):
     return set(names)
 
 
-def listed():
-    rows = [re.split(r"  +", line) for line in benchmark().stdout.split("\n\n")[0].splitlines()[1:]]
-    return [row[0] for row in rows]
+KNOWN = {field.name for algo in ALGOS for field in fields(load(algo).Args)}
 
 
 def holds(args, known, place=None):
     """The arguments have the known values, where the script has the argument; of a tuple, the one in the place."""
+    assert known.keys() <= KNOWN  # else a misspelt name would hold of every script
     for name, value in known.items():
         value = value[place] if place is not None and isinstance(value, tuple) else value
         assert getattr(args, name, value) == value, name
 
 
-def test_listing_and_printing_need_nothing_but_bash(tmp_path):
-    bash_only = only(tmp_path / "bin", "bash", "cat")
-    listing = benchmark(env=bash_only)
+def test_a_misspelt_name_holds_of_nothing():
+    with pytest.raises(AssertionError):
+        holds(load("ppo").Args(), dict(gama=0.99))
+
+
+def test_list_and_commands_agree(tmp_path):
+    (tmp_path / "linked.sh").symlink_to(ROOT / "benchmark.sh")
+    listing = benchmark(program=tmp_path / "linked.sh", cwd=tmp_path)  # from another folder, too
     assert listing.returncode == 0 and listing.stderr == ""
-    assert "--launcher" in benchmark("--help", env=bash_only).stdout
     rows = re.findall(r"^(\S+) .*? (\d+) +(\d+)(k|M) ", listing.stdout, re.MULTILINE)
-    assert len(rows) == 14
+    assert len(rows) == 14 and list(tmp_path.iterdir()) == [tmp_path / "linked.sh"]
     sizes = {name: (int(runs), f"{steps}{unit}") for name, runs, steps, unit in rows}
     assert sizes["step-or-optimizations"] == (4 * 3 * 10, "120M")
     assert sizes["ablation"] == (16 * 4 * 5 * 2, "640M") and sizes["leave-one-out"] == (20 * 5, "100M")
     assert sizes["algorithms"] == (5 * 4 * 3, "480M") and sizes["entropy"] == (3 * 3, "72M")
-    assert sizes["epochs"] == (2 * 2 * 3, "12M")
+    assert sizes["epochs"] == (4 * 3, "12M")
     for name, runs, steps, unit in rows:
-        printed = benchmark(name, "--launcher", "print", env=bash_only)
-        assert printed.returncode == 0 and printed.stderr == ""
-        total = [int(x) for x in re.findall(r"--total-timesteps (\d+)", printed.stdout)]
-        assert len(total) == printed.stdout.count("\n") == int(runs), name
+        printed = lines_of(name, "--launcher", "print")
+        total = [int(x) for line in printed for x in re.findall(r"--total-timesteps (\d+)", line)]
+        assert len(total) == len(printed) == int(runs), name
         assert sum(total) // {"k": 1000, "M": 1_000_000}[unit] == int(steps), name
 
 
-@pytest.mark.parametrize("name", listed())
+@pytest.mark.parametrize("name", [*load("experiments").EXPERIMENTS, "smoke"])
 def test_every_command_is_a_run_of_its_own(name):
-    runs = runs_of(name, "--seeds", "2")
+    runs = runs_of(name, "--seeds", "2", "--env-version", "v5")
     assert {args.seed for _, args in runs} == {1, 2}
     assert all(args.env_id.endswith("-v5") for _, args in runs)
     assert 2 * len(names_of(name, "--seeds", "1")) == len(names_of(name, "--seeds", "2")) == len(runs)
@@ -177,7 +184,8 @@ def test_settings_of_implementation_matters():
         known = PAPER["PPO-M" if algo.startswith("ppo") else "TRPO"]
         holds(args, {k: x for k, x in known.items() if k != "algo"}, ENVS.index(args.env_id[:-3]))
     for name in ("gradients", "values", "landscapes"):
-        rates = {args.env_id: (args.policy_lr, args.value_lr) for algo, args in runs_of(name) if algo == "ppo"}
+        runs = [args for algo, args in runs_of(name) if algo == "ppo" and args.reward_scale]
+        rates = {args.env_id: (args.policy_lr, args.value_lr) for args in runs}
         assert rates == {"Walker2d-v5": (4e-4, 3e-4), "Humanoid-v5": (2.5e-4, 1e-4), "Hopper-v5": (4.5e-4, 2e-4)}
     schedules = {(args.env_id, args.max_kl, args.max_kl_final) for _, args in runs_of("kl-schedule")}
     ends = {("Walker2d-v5", 0.07, 0.04), ("Humanoid-v5", 0.1, 0.05), ("Hopper-v5", 0.04, 0.07)}
@@ -186,11 +194,13 @@ def test_settings_of_implementation_matters():
 
 def test_settings_of_the_guide():
     runs = runs_of("algorithms", "--seeds", "1")
-    assert {args.env_id for _, args in runs} == {f"{env}-v5" for env in ("HalfCheetah", "Ant", "Humanoid", "Hopper")}
+    assert {args.env_id for _, args in runs} == {f"{env}-v4" for env in ("HalfCheetah", "Ant", "Humanoid", "Hopper")}
     for algo, args in runs:
         holds(args, ALL_OF_GUIDE | GUIDE[algo])
+        batch = args.num_envs * args.num_steps * args.checkpoint_every  # GUIDE's Table 3 has rewards at 1M steps
+        assert batch == 999_424, algo
     coefficients = [(args.env_id, args.entropy_coef) for _, args in runs_of("entropy", "--seeds", "1")]
-    assert coefficients == [("HalfCheetah-v5", x) for x in (0.1, 0.01, 0)]
+    assert coefficients == [("HalfCheetah-v4", x) for x in (0.1, 0.01, 0)]
     epochs = [(algo, args.policy_epochs, getattr(args, "value_epochs", None)) for algo, args in runs_of("epochs")]
     assert set(epochs) == {("a2c", 1, 1), ("a2c", 5, 5), ("reinforce", 1, None), ("reinforce", 5, None)}
 
@@ -216,54 +226,90 @@ def test_experiments_share_runs():
     assert names_of("step-or-optimizations", *few) < clipping
     assert names_of("trust-region", *few) < clipping
     assert len(names_of("kl-schedule", *few) & clipping) == len(names_of("definition", *few) & clipping) / 2 == 2
-    assert names_of("gradients", *few) == names_of("values", *few) == names_of("landscapes", *few)
+    assert names_of("gradients", *few) == names_of("values", *few) < names_of("landscapes", *few)
     same = "--envs", "HalfCheetah", "--seeds", "1"
     assert len(names_of("algorithms", *same) & names_of("entropy", *same)) == 1
 
 
-def test_options_reach_the_commands(tmp_path):
+def test_options_reach_the_commands(tmp_path, capsys):
     odd = f"{tmp_path}/a 'b' $(touch {tmp_path}/injected)"
-    for line in lines_of("landscapes", "--runs-dir", odd):
+    for line in lines_of("landscapes", "--runs-dir", odd, "--launcher", "print"):
         assert shlex.split(line)[-2:] == ["--runs-dir", odd]
-    assert list(tmp_path.iterdir()) == []
-    runs = runs_of("landscapes", "--envs", "Hopper", "Walker2d", "Hopper", "--seeds", "3", "--steps", "4096")
+    runs = runs_of("--seeds=3", "values", "--envs", "Hopper", "Walker2d", "Hopper", "--steps", "4096")
     assert len(runs) == 12 and {args.total_timesteps for _, args in runs} == {4096}
-    assert [args.env_id for _, args in runs[:7:6]] == ["Hopper-v5", "Walker2d-v5"]
+    assert [args.env_id for _, args in runs[:3:2]] == ["Hopper-v5", "Walker2d-v5"]
+    changed = runs_of("values", "--set", "--gamma 0.9 --no-obs-norm", "--seeds", "1")
+    assert {(args.gamma, args.obs_norm) for _, args in changed} == {(0.9, False)}
+    assert capsys.readouterr().err == ""
+
+    own = runs_of("values", "--envs", "environments:Bandit-v0", "--seeds", "1")
+    assert "gets Hopper's" in capsys.readouterr().err
+    hoppers = runs_of("values", "--envs", "Hopper", "--seeds", "1")
+    assert [replace(args, env_id="Hopper-v5") for _, args in own] == [args for _, args in hoppers]
+
+
+def test_an_experiment_of_ones_own(tmp_path):
+    path, experiments = tmp_path / "mine.py", load("experiments")
+    record = 'EXPERIMENTS["mine"] = Experiment("me", "what is GAE worth?", ["PPO", "no-gae"], envs=["Hopper"])'
+    agent = 'AGENTS["no-gae"] = "ppo", IM, PPO_STEP, PPO, {"all": "--gae-lambda 1"}'
+    path.write_text(f"from experiments import *\n{agent}\n{record}\n")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("EXPERIMENTS", "AGENTS"):
+            patch.setattr(experiments, name, dict(getattr(experiments, name)))
+        found = [args.gae_lambda for _, args in runs_of("mine", "--file", str(path), "--seeds", "1")]
+        assert found == [0.95, 1]
+        assert any(line.startswith("mine ") for line in lines_of("--file", str(path)))
+
+
+def test_default_folders_tell_trials_apart():
+    experiments = load("experiments")
+
+    def folder(*arguments):
+        args, _ = experiments.read_arguments(["clipping", *arguments])
+        return str(experiments.default_out(args, experiments.EXPERIMENTS["clipping"]))
+
+    assert folder() == folder("--seeds", "2", "--jobs", "3") == "results/clipping-v5"
+    trials = [["--steps", "4096"], ["--envs", "Hopper"], ["--set", "--gamma 0.9"], ["--set", "--no-tanh"]]
+    trials += [["--env-version", "v4"], ["--sizes", "paper"]]
+    assert len({folder(), *(folder(*trial) for trial in trials)}) == 7
+
+
+def test_the_machine_does_not_name_the_run():
+    few = "clipping", "--envs", "Hopper", "--seeds", "1"
+    assert names_of(*few) == names_of(*few, "--set", "--no-compile")
 
 
 REFUSED = {
     "nonsense": "unknown experiment nonsense",
-    "$(touch$IFS../injected)": "unknown experiment",
-    "clipping --": "unknown option --",
-    "clipping --envs": "name one or more",
-    "clipping --envs Hopper Ant": "unknown environment Ant",
-    "algorithms --envs Walker2d": "unknown environment Walker2d",
-    "clipping --envs Hopper-v5": "unknown environment Hopper-v5",
-    "clipping --nonsense": "unknown option --nonsense",
-    "clipping -n": "unknown option -n",
-    "clipping --jobs 0": "--jobs 0: must be a whole number greater than 0",
+    "clipping --envs Hoper": "--envs Hoper: Environment `Hoper` doesn't exist",
+    "clipping --envs nowhere:My-v0": "--envs nowhere:My-v0: No module named 'nowhere'",
+    "clipping --jobs 0": "--jobs 0: must be greater than 0",
     "clipping --seeds -1": "--seeds -1: must be",
-    "clipping --steps 1e6": "--steps 1e6: must be",
-    "clipping --seeds": "--seeds : must be",
-    "clipping --env-version v3": "must be v4",
-    "clipping --launcher cloud": "must be local",
-    "clipping --launcher slurm": "no Slurm on this machine",
-    "clipping --envs ''": "name one or more environments",
-    "clipping --out /proc/no": "cannot write",
-    "clipping": "no python",
-    "clipping entropy": "one experiment at a time",
+    "clipping --steps -5": "--steps -5: must be",
+    "clipping --set gamma": "gamma: does not begin with a flag",
+    "clipping --file nowhere.py": "--file nowhere.py: FileNotFoundError",
+    "clipping --out /proc/no": "--out /proc/no: ",
+    "epochs --steps 2048": "--steps 2048: less than one iteration of a2c.py",  # though not of reinforce.py
     "--seeds 3": "name an experiment",
 }
 
 
-def test_what_is_refused(runs):
-    environment = only(runs / "bin", "bash", "mkdir", "env", "nproc")
-    for arguments, text in REFUSED.items():
-        result = benchmark(*shlex.split(arguments), env=environment)
-        assert result.returncode == 2, arguments
-        assert text in result.stderr, arguments
-        assert result.stderr.startswith("benchmark.sh: ") and result.stderr.count("\n") == 1, arguments
-        assert result.stdout == "" and not list(runs.glob("runs")), arguments
+@pytest.mark.parametrize("arguments", REFUSED)
+def test_what_is_refused(runs, capsys, arguments):
+    assert REFUSED[arguments] in refusal(capsys, *shlex.split(arguments))
+    assert not list(runs.glob("runs"))
+
+
+TABLES = {
+    "the settings of PPO name an unknown environment: Hoper": {"all": "--gamma 1", "Hoper": "--gamma 0.9"},
+    "Hopper and Walker2d do not both set tanh": {"Walker2d": "--gamma 1", "Hopper": "--gamma 0.9 --no-tanh"},
+}
+
+
+@pytest.mark.parametrize("text", TABLES)
+def test_mistakes_in_the_tables(monkeypatch, capsys, text):
+    monkeypatch.setitem(load("experiments").AGENTS, "PPO", ("ppo", TABLES[text]))
+    assert text in refusal(capsys, "clipping")
 
 
 @pytest.fixture
@@ -289,6 +335,7 @@ def state_of(folder):
 
 def test_local_run_reports_a_failure_trains_what_is_missing_and_then_nothing(here):
     command = "kl-schedule --envs Hopper --seeds 1 --steps 2048 --jobs 2 --out results".split()
+    log = here / "results" / "logs"
     constant, schedule = (
         here / "runs" / f"Hopper-v5__trpo_plus__total-timesteps=2048__no-grad-clip{flag}__seed1"
         for flag in ("", "__max-kl-final=0.07")
@@ -297,7 +344,7 @@ def test_local_run_reports_a_failure_trains_what_is_missing_and_then_nothing(her
     result = benchmark(*command)
     assert result.returncode == 1
     assert "1 of 2 done, 0 running, 1 failed" in result.stderr
-    assert "1 of 2 runs are not finished" in result.stderr
+    assert "1 of 2 runs are not finished" in result.stderr and "TRPO+schedule on Hopper-v5: 1 of 1" in result.stderr
     assert f"{schedule.name}.log: trpo_plus.py: {schedule.relative_to(here)}" in result.stderr
     assert "iter_000000.pt is damaged" in result.stderr and f"{constant.name}.log" not in result.stderr
     assert len(progress(constant)) == 1
@@ -311,6 +358,7 @@ def test_local_run_reports_a_failure_trains_what_is_missing_and_then_nothing(her
     assert "1 of 1 done" in result.stderr
     after = state_of(constant) | state_of(here / "results" / "logs")
     assert {path.name for path in before if before[path] != after[path]} == {f"{schedule.name}.log"}
+    assert "iter_000000.pt is damaged" in (log / f"{schedule.name}.log").read_text()  # a retry adds to it
     settings = json.loads((here / "results" / "rewards.json").read_text())["settings"]
     assert [cell["label"] for cell in settings] == ["TRPO+", "TRPO+schedule"]
 
@@ -321,41 +369,6 @@ def test_local_run_reports_a_failure_trains_what_is_missing_and_then_nothing(her
     assert state_of(here / "runs") == before
 
 
-def test_less_than_one_iteration_is_refused(here):
-    result = benchmark("epochs", "--steps", "2048")  # REINFORCE's iteration, not A2C's
-    assert result.returncode == 2 and result.stderr.count("\n") == 1
-    assert re.fullmatch(r"benchmark.sh: --steps 2048: less than one iteration of .*a2c.py\n", result.stderr)
-    assert not list(here.glob("runs"))
-
-
-def test_interrupted_local_run_stops_its_children_and_says_how_to_go_on(here):
-    command = [ROOT / "benchmark.sh", *"epochs --envs Hopper --seeds 1 --steps 8000000 --jobs 2".split()]
-    # A background process of a script has SIGINT ignored, and so would its children.
-    heed = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=heed)
-    while len(found := list(here.glob("runs/*/checkpoints/iter_000000.pt"))) < 2:
-        assert process.poll() is None
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    assert "the same command goes on" in process.communicate(timeout=60)[1]
-    assert process.returncode == 130
-    for path in found:
-        with open(path.parent.parent / "progress.csv") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the script is gone
-
-
-@pytest.fixture
-def cluster():
-    try:
-        subprocess.run(["sinfo"], capture_output=True, check=True, timeout=10)  # without a cluster it tries for minutes
-    except (OSError, subprocess.SubprocessError):
-        pytest.skip("no Slurm answers here; tests/slurm.sh starts one")
-
-
-def slurm(*command):
-    return subprocess.run(command, capture_output=True, text=True).stdout
-
-
 def wait_until(holds, seconds):
     deadline = time.monotonic() + seconds
     while not holds():
@@ -363,36 +376,75 @@ def wait_until(holds, seconds):
         time.sleep(0.1)
 
 
-def test_slurm_array_with_a_failing_and_a_requeued_task(cluster, here, monkeypatch, request):
-    monkeypatch.setenv("SBATCH_JOB_NAME", "mine")
-    command = "epochs --envs Hopper --seeds 1 --steps 122880".split()
+def test_interrupted_local_run_stops_its_children_and_says_how_to_go_on(here):
+    command = [ROOT / "benchmark.sh", *"epochs --envs Hopper --seeds 1 --steps 8000000 --jobs 2".split()]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    wait_until(lambda: process.poll() is not None or len(list(here.glob("runs/*/checkpoints/*.pt"))) > 1, 300)
+    process.terminate()
+    assert "the same command goes on" in process.communicate(timeout=300)[1]
+    assert process.returncode == 130
+    for path in here.glob("runs/*/progress.csv"):
+        with open(path) as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the script is gone
+
+
+def test_a_run_that_another_experiment_trains_is_waited_for(here):
+    command = "kl-schedule --envs Hopper --seeds 1 --steps 2048 --jobs 2 --out results".split()
+    folder = here / "runs" / "Hopper-v5__trpo_plus__total-timesteps=2048__no-grad-clip__seed1"
+    folder.mkdir(parents=True)
+    with open(folder / "progress.csv", "a") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        process = subprocess.Popen([ROOT / "benchmark.sh", *command], stderr=subprocess.PIPE, text=True)
+        log = here / "results" / "logs" / f"{folder.name}.log"
+        wait_until(lambda: log.is_file() and "running elsewhere" in log.read_text(), 300)
+        assert not list(here.glob("results/rewards*"))  # not before all are trained
+    assert process.wait(600) == 0, process.communicate()
+    assert len(progress(folder)) == 1
+
+
+@pytest.fixture
+def cluster():
+    try:
+        subprocess.run(["sinfo"], capture_output=True, check=True, timeout=10)  # without a cluster it tries for minutes
+    except (OSError, subprocess.SubprocessError):
+        (pytest.fail if "REQUIRE_SLURM" in os.environ else pytest.skip)("no Slurm answers; tests/slurm.sh starts one")
+
+
+def slurm(*command):
+    return subprocess.run(command, capture_output=True, text=True).stdout
+
+
+def test_slurm_array_with_a_failing_a_requeued_and_a_shared_run(cluster, here, request):
+    command = "kl-schedule --envs Hopper Walker2d --seeds 1 --steps 61440 --set".split() + ["--checkpoint-every 2"]
     names = [load(algo).default_run_name(args) for algo, args in runs_of(*command)]
-    broken, _, requeued, _ = (here / "runs" / name for name in names)
+    broken, _, requeued, shared = (here / "runs" / name for name in names)
     damage(broken)
-    result = benchmark(*command, *"--jobs 2 --out results --launcher slurm".split())
+    submit = *command, *"--out results --launcher slurm --runs-per-task 1 --jobs 3 --slurm job-name=mine".split()
+    result = benchmark(*submit)
     assert result.returncode == 0, result.stderr
-    array, table = re.fullmatch(r"job (\d+): 4 runs\njob (\d+): the results,.*\n", result.stdout).groups()
+    array, table = re.fullmatch(r"job (\d+): 4 runs in 4 tasks\njob (\d+): the results,.*\n", result.stdout).groups()
     request.addfinalizer(lambda: slurm("scancel", array, table))
-    assert "ArrayTaskThrottle=2 JobName=mine " in slurm("scontrol", "show", "job", "-o", array)
-    again = benchmark(*command, *"--out results --launcher slurm".split())
+    assert "ArrayTaskThrottle=3 JobName=mine " in slurm("scontrol", "show", "job", "-o", array)
+    again = benchmark(*submit)
     assert again.returncode == 2 and f"job {array} still trains" in again.stderr
+    (here / "results" / "code" / "algos" / "ppo.py").read_text()  # what is edited meanwhile is not mixed in
 
-    wait_until((requeued / "checkpoints" / "iter_000025.pt").exists, 120)
+    wait_until(lambda: len(checkpoints(requeued)) > 2, 300)
     subprocess.run(["scontrol", "requeue", f"{array}_2"], check=True)
-    whole = [*shlex.split(lines_of(*command)[2]), "--runs-dir", "whole"]
-    subprocess.run(whole, check=True)
-    wait_until(lambda: slurm("squeue", "-h", "-j", f"{array},{table}") == "", 300)
+    other = benchmark(*command, *"--envs Walker2d --out other --launcher local".split())  # waits for what trains
+    assert other.returncode == 0, other.stderr
+    wait_until(lambda: slurm("squeue", "-h", "-j", f"{array},{table}") == "", 600)
 
-    log = (here / "results" / "logs" / f"{requeued.name}.log").read_text()
-    assert re.search("continuing from iteration (25|50)", log)
-    assert "Restarts=1 " in slurm("scontrol", "show", "job", "-o", f"{array}_2")
+    whole = [*shlex.split(lines_of(*command, "--launcher", "print")[2]), "--runs-dir", "whole"]
+    subprocess.run(whole, check=True)
     assert_same(*(parameters(checkpoints(here / x / requeued.name)[-1]) for x in ("runs", "whole")))
     assert progress(requeued) == progress(here / "whole" / requeued.name)
+    assert len(progress(shared)) == 30
 
     states = [re.search(r"JobState=(\w+)", slurm("scontrol", "show", "job", "-o", f"{array}_{i}"))[1] for i in range(4)]
-    assert states == ["FAILED", "COMPLETED", "COMPLETED", "COMPLETED"]
+    assert sorted(states) == ["COMPLETED", "COMPLETED", "COMPLETED", "FAILED"]
     assert "JobState=FAILED" in slurm("scontrol", "show", "job", "-o", table)  # the failure is not lost
-    messages = (here / "results" / "slurm.log").read_text()
-    assert "1 of 4 runs are not finished" in messages and f"{broken.name}.log: a2c.py: " in messages
+    messages = (here / "results" / "logs" / "results.log").read_text()
+    assert "1 of 4 runs are not finished" in messages and f"{broken.name}.log: trpo_plus.py: " in messages
     settings = json.loads((here / "results" / "rewards.json").read_text())["settings"]
-    assert [cell["label"] for cell in settings] == ["A2C-5-epochs", "REINFORCE", "REINFORCE-5-epochs"]
+    assert len(settings) == 3
