@@ -5,6 +5,7 @@ use the functions of CONTRACT and nothing else."""
 import ast
 import contextlib
 import copy
+import csv
 import fcntl
 import functools
 import hashlib
@@ -23,7 +24,6 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, NamedTuple, NoReturn
@@ -275,8 +275,8 @@ def copied(state: Any) -> Any:
     return replace(state, **{name: copy.deepcopy(part) for name, part in vars(state).items() if name != "actors"})
 
 
-def next_iteration(source: Source, *_: Any) -> tuple:
-    """The iteration that training took from a checkpoint, exactly: state before, after, statistics, rollout, batch."""
+def training_state(source: Source) -> tuple[ModuleType, Any, Any]:
+    """Script, arguments and state of a checkpoint as training goes on from it: statistics live, compiled as it was."""
     script = load_script(source.script)
     checkpoint = script.load_checkpoint(source.path)
     args = script.Args(**checkpoint["args"])
@@ -284,6 +284,12 @@ def next_iteration(source: Source, *_: Any) -> tuple:
         args = replace(args, compile=False)  # the same step, but for the last bits
     state = script.initial_state(args, script.make_actors(args))
     script.restore(state, checkpoint)
+    return script, args, state
+
+
+def next_iteration(source: Source, *_: Any) -> tuple:
+    """The iteration that training took from a checkpoint, exactly: state before, after, statistics, rollout, batch."""
+    script, args, state = training_state(source)
     if state.iteration and any(actor.obs is None for actor in state.actors):
         note(f"{args.env_id} is not a MuJoCo environment: new episodes begin, so its iterations are not what they were")
     experience = script.rollout(args, state)
@@ -347,23 +353,6 @@ def collect(source: Source, seed: tuple[int, ...], pairs: int, sample: Callable)
     return whole
 
 
-def play(source: Source, seed: tuple[int, ...], num_envs: int, num_steps: int, parameters: Tensor) -> list[tuple]:
-    """Return and length of complete episodes of the policy with the parameters [P], undiscounted and of raw rewards:
-    each actor takes num_steps and goes on to the end of its episode, so that long episodes count no less than short."""
-    script, args, state = fresh_state(source, seed, num_envs, num_steps)
-    nn.utils.vector_to_parameters(parameters, state.policy.parameters())
-    for actor in state.actors:  # a rollout's episodes do not say whose they were
-        actor.env = gym.wrappers.RecordEpisodeStatistics(actor.env, buffer_length=num_steps + 32)
-    script.rollout(args, state)
-    counts = {id(actor): len(actor.env.return_queue) + (actor.episode_length > 0) for actor in state.actors}
-    actors = state.actors
-    while unfinished := [x for x in actors if len(x.env.return_queue) < counts[id(x)]]:
-        state.actors = unfinished
-        script.rollout(replace(args, num_envs=len(unfinished), num_steps=32), state)
-    queues = [zip(x.env.return_queue, x.env.length_queue) for x in actors]
-    return [(float(a), int(b)) for x, queue in zip(actors, queues) for a, b in islice(queue, counts[id(x)])]
-
-
 class OneEpisode(gym.Wrapper):
     """One episode at a time: what a rollout goes on to do after its end is not stepped. Raw return and length of it."""
 
@@ -381,16 +370,23 @@ class OneEpisode(gym.Wrapper):
         return self.obs, reward, terminated, truncated, info
 
 
+@functools.lru_cache(maxsize=1)
+def player(source: Source) -> tuple:
+    """Kept by each worker: to make an environment costs as much as an untrained policy's episode."""
+    return fresh_state(source, (0,), 1, 32)
+
+
 def play_seeds(
     source: Source, seed: tuple[int, ...], episodes: int, _: int, first: int, parameters: Tensor
 ) -> list[tuple[float, int]]:
     """Raw undiscounted return and length of one complete episode of the policy with the parameters [P] for each of the
     seeds (*seed, first), (*seed, first + 1), ... From its seed come an episode's reset and the noise of its actions,
     step by step, whatever the policy: common random numbers, so that two policies can be compared seed by seed."""
-    script, args, state = fresh_state(source, seed, 1, 32)
+    script, args, state = player(source)
     nn.utils.vector_to_parameters(parameters, state.policy.parameters())
-    [actor] = state.actors
-    actor.env, found = OneEpisode(actor.env), []
+    actor, found = copy.copy(state.actors[0]), []
+    actor.env = OneEpisode(actor.env)
+    state = replace(state, actors=[actor])
     for i in range(first, first + episodes):
         state.rng, actor.obs = np.random.default_rng((*seed, i)), None
         actor.env.begin()
@@ -439,6 +435,7 @@ def sampler(jobs: int, total: int, unit: str) -> Iterator[Callable]:
         try:
             yield sample
         except BaseException as error:
+            threading.excepthook = lambda _: None  # the executor's thread reports what was cancelled under its hands
             executor.shutdown(wait=False, cancel_futures=True)
             for worker in multiprocessing.active_children():
                 worker.terminate()
@@ -489,6 +486,8 @@ def measure_missing(args: Options, path: Path, work: list[tuple], unit: str = "e
             for name in {name for x in kept for name, code in measured_by(args, source).items() if x.get(name) != code}:
                 note(f"{path}: some numbers are of another version of {name}; --overwrite measures them anew")
         if total := sum(len(missing) * cost for _, _, missing, cost in todo):
+            if unit == "environment steps":
+                print_time_needed(work[0][1].run, total, args.jobs)
             with sampler(args.jobs, total, unit) as sample:
                 for measure, source, missing, _ in todo:
                     for settings, numbers in zip(missing, measure(source, sample, missing)):
@@ -496,6 +495,15 @@ def measure_missing(args: Options, path: Path, work: list[tuple], unit: str = "e
                         path.with_suffix(".tmp").write_text("[\n" + ",\n".join(map(json.dumps, cells)) + "\n]\n")
                         path.with_suffix(".tmp").replace(path)
     return [find(settings) for settings in wanted]
+
+
+def print_time_needed(run: Path, steps: int, jobs: int) -> None:
+    """Says how long so many environment steps take at most: training makes fewer a second, since it also learns."""
+    with contextlib.suppress(OSError, KeyError, ValueError):
+        with open(run / "progress.csv", newline="") as file:
+            speed = np.median([float(row["sps"]) for row in csv.DictReader(file)])
+        left = tqdm.format_interval(steps / (speed * jobs))
+        print(f"{left} at most, at the speed at which the run was trained, in {jobs} processes", flush=True)
 
 
 def identify(source: Source, seed: int) -> dict[str, Any]:
@@ -530,6 +538,27 @@ def interval(x: np.ndarray, resamples: int = 500) -> list[float] | None:
         return None
     means = np.random.default_rng(0).choice(x, (resamples, len(x))).mean(1)
     return np.percentile(means, [2.5, 97.5]).tolist()
+
+
+def cosines(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Cosine similarity [n, m] of every row of x [n, P] with every row of y [m, P]; 0 where one of them is 0 (the step
+    of a rejected line search)."""
+    x, y = (z / np.linalg.norm(z, axis=1, keepdims=True).clip(1e-30) for z in (x, y))
+    return x @ y.T
+
+
+def pairwise(matrix: np.ndarray, resamples: int = 500) -> dict[str, Any]:
+    """Mean of the matrix [n, n] over pairs of different items, its 95 % bootstrap interval over the n items (an item
+    that was drawn twice is not compared with itself; two items have none), and the values above the diagonal. Around
+    cosines of 0 these intervals are about one and a half times as wide as need be."""
+    n, means = len(matrix), []
+    for drawn in np.random.default_rng(0).integers(n, size=(resamples, n)):
+        different = drawn[:, None] != drawn[None]
+        if different.any():
+            means.append(matrix[np.ix_(drawn, drawn)][different].mean())
+    above = matrix[np.triu_indices(n, 1)]
+    ends = np.percentile(means, [2.5, 97.5]).tolist() if n > 2 else None
+    return dict(mean=above.mean().item(), interval=ends, all=above.tolist())
 
 
 def run_program(main: Callable[[], None]) -> None:
@@ -587,6 +616,37 @@ def draw_line(axis: Axes, x: list, points: list[dict[str, Any]], style: dict[str
     axis.plot(x, [point["mean"] for point in points], **style)
     low, high = zip(*[point["interval"] or (np.nan, np.nan) for point in points])
     axis.fill_between(x, low, high, color=style["color"], alpha=0.2, linewidth=0)
+
+
+Setting = tuple[dict[str, Any], list[list[dict[str, Any]]]]  # how it is drawn, and the cells of each of its runs
+
+
+def by_setting(styles: list[dict[str, Any]], runs: list[list[dict[str, Any]]]) -> list[Setting]:
+    """Each run's style and cells -> each setting's."""
+    found = {}
+    for style, cells in zip(styles, runs):
+        found.setdefault(style["label"], (style, []))[1].append(cells)
+    return list(found.values())
+
+
+def distinct(values: list[float]) -> list[float]:
+    """Each once: at iteration 0 runs of the same seed and network are one network, measured with the same seeds, and
+    so equal to the last digit."""
+    return list(dict.fromkeys(values))
+
+
+def draw_setting(axis: Axes, lines: list[tuple[list[int], list[dict]]], style: dict[str, Any]) -> None:
+    """Means over the runs, given as x and points, and each run as a thin line; of a single run its intervals."""
+    means = {}
+    for x, points in lines:
+        of_run = [point["mean"] for point in points]
+        for at, mean in zip(x, of_run):
+            means.setdefault(at, []).append(mean)
+        if len(lines) > 1:
+            axis.plot(x, of_run, color=style["color"], linestyle=style["linestyle"], linewidth=0.5, alpha=0.6)
+        elif bars := [(at, *point["interval"]) for at, point in zip(x, points) if point["interval"]]:
+            axis.vlines(*zip(*bars), color=style["color"], linewidth=1)
+    axis.plot(sorted(means), [np.mean(distinct(means[at])) for at in sorted(means)], **style)
 
 
 def title(cells: list[dict[str, Any]]) -> str:

@@ -9,8 +9,9 @@ Returns are undiscounted sums of raw rewards; observations are normalized with t
 episode begins with a seed of its own and is played to its end, so that long ones count no less than short ones.
 Intervals are Student's t: of a checkpoint's mean over its episodes; of a setting's mean over the means of its runs,
 where there are two or more, since the episodes of one run say nothing about the next. Where a run has more than a few
-checkpoints the figure is curves, as in "The Definitive Guide to Policy Gradients" (GUIDE) Fig. 4; the values at 1M and
-8M steps, from 10 deterministic episodes, are its Table 3.
+checkpoints the figure is curves, as in "The Definitive Guide to Policy Gradients" (GUIDE) Fig. 4, of 10 deterministic
+episodes each; of two runs no interval is shaded, both are drawn. The table, evaluate.md, is its Table 3: each setting
+where its runs have a checkpoint nearest to 1M steps and where they end (GUIDE's at 8M).
 """
 
 import shutil
@@ -167,7 +168,8 @@ def draw_training(styles: list[dict[str, Any]], sources: list[Source], cells: li
     for axis, name, text in zip(axes[0], NAMES, ("episode return", "episode length (steps)")):
         for curve in curves(styles, sources, cells, name).values():
             steps, style = sorted(curve["points"]), curve["style"]
-            draw_line(axis, steps, [curve["points"][step] for step in steps], style)
+            hidden = dict(interval=None) if len(curve["runs"]) == 2 else {}  # it would fill the panel, and says no more
+            draw_line(axis, steps, [curve["points"][step] | hidden for step in steps], style)
             for run in curve["runs"].values() if len(curve["runs"]) > 1 else ():
                 thin = style | dict(marker="", linewidth=0.5, alpha=0.6, label=None)
                 axis.plot(sorted(run), [run[step]["mean"] for step in sorted(run)], **thin)
@@ -211,6 +213,24 @@ def numbers_text(numbers: dict[str, Any]) -> str:
     return f"{numbers['mean']:.1f}" + (f" [{ends[0]:.1f}, {ends[1]:.1f}]" if ends else "")
 
 
+# Table ---------------------------------------------------------------------------------------------------------------
+
+EARLY = 1_000_000  # environment steps
+
+
+def write_table(found: dict[str, dict[str, Any]], episodes: int, path: Path) -> None:
+    """Return of each setting near 1M steps and at the end, also printed (GUIDE Table 3)."""
+    rows = ["| setting | environment steps | return [95 % t] | over |", "| --- | --- | --- | --- |"]
+    for label, curve in found.items():
+        runs, steps = len(curve["runs"]), list(curve["points"])
+        over = f"{runs} runs" if runs > 1 else f"{episodes} episodes of one run"
+        for step in dict.fromkeys([min(steps, key=lambda x: abs(x - EARLY)), max(steps)]) if steps else ():
+            returns = numbers_text(curve["points"][step])
+            rows.append(f"| {label} | {step:,} | {returns} | {over} |")
+            print(f"{label}, {step:,} steps: return {returns} over {over} (95 % t interval)")
+    path.write_text("\n".join(rows) + "\n")
+
+
 # Main ----------------------------------------------------------------------------------------------------------------
 
 
@@ -237,26 +257,26 @@ def main(argv: list[str] | None = None) -> None:
     styles = [style for style, run in zip(looks, runs) for _ in run]
     limit = checkpoint_state(sources[0])[2].actors[0].env.spec.max_episode_steps
     path = output_folder(args.out, args.runs) / "evaluate.json"
-    work = []
-    for source in sources:
-        step = load_script(source.script).load_checkpoint(source.path)["global_step"]
-        settings = dict(global_step=step, episodes=args.episodes, deterministic=args.deterministic)
-        work.append((partial(measure_episodes, args), source, [identify(source, args.seed) | settings], args.episodes))
+    work = [episode_work(args, source) for source in sources]
     cells = measure_missing(args, path, work, f"episodes of up to {limit:,} steps" if limit else "episodes")
     for cell in cells:
         texts = [numbers_text(cell[name]) for name in NAMES]
         over = f"over {args.episodes} episodes" + " (95 % t intervals)" * (args.episodes > 1)
         print("{}, iteration {}: return {}, length {} {}".format(cell["run"], cell["iteration"], *texts, over))
-    for label, curve in curves(styles, sources, cells, "returns").items():
-        if len(curve["runs"]) > 1 and curve["points"]:
-            step, over = max(curve["points"]), f"over {len(curve['runs'])} runs (95 % t interval)"
-            print(f"{label}, {step:,} steps: return {numbers_text(curve['points'][step])} {over}")
+    write_table(curves(styles, sources, cells, "returns"), args.episodes, path.with_suffix(".md"))
     if max(map(len, runs)) > FEW:
         draw_training(styles, sources, cells, path)
     else:
         draw_episodes(styles, cells, path)
     if args.video:
         film(args, sources[-1])
+
+
+def episode_work(args: Args, source: Source) -> tuple:
+    """Episodes of a checkpoint, as measure_missing takes them."""
+    step = load_script(source.script).load_checkpoint(source.path)["global_step"]
+    cell = dict(global_step=step, episodes=args.episodes, deterministic=args.deterministic)
+    return partial(measure_episodes, args), source, [identify(source, args.seed) | cell], args.episodes
 
 
 if __name__ == "__main__":

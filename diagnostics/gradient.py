@@ -1,20 +1,24 @@
-"""Do the gradients mean anything? Cosine similarity of independent estimates of the policy gradient, and of each with
-the "true" one, against the number of state-action pairs; the noise scale; and the cosine of whole update steps.
+"""Is the batch large enough for its gradient to mean anything? The noise scale of the policy gradient, and the cosine
+similarity of independent estimates with one another and with the "true" one, against the number of state-action pairs.
 
     python diagnostics/gradient.py runs/Hopper-v5__ppo__seed1
     python diagnostics/gradient.py runs/Hopper-v5__ppo__seed* --out figures --pairs 100 1000 10_000 100_000
+    python diagnostics/gradient.py runs/Hopper-v5__ppo__seed1 --pairs 10_000 --true-pairs 90_000  # a tenth of the cost
     python diagnostics/gradient.py runs/Hopper-v5__ppo__seed1 --baselines
-    python diagnostics/gradient.py runs/Hopper-v5__ppo__seed1 --no-gradients --steps
+
+The noise scale B (McCandlish et al. 2018, "An Empirical Model of Large-Batch Training") is the number of pairs at which
+an estimate is as much noise as signal. Two independent estimates from K pairs each have a cosine of about K / (K + B),
+an estimate and the real gradient one of about sqrt(K / (K + B)).
 
 "A Closer Look at Deep Policy Gradients" (CL) Fig. 1, 2, 4, 9, 10; "Are Deep Policy Gradient Algorithms Truly Policy
-Gradient Algorithms?" (TPG) Fig. 2, 3, 5, 11 to 13, 16. The gradient is that of CL eq. 1, for every algorithm: of
+Gradient Algorithms?" (TPG) Fig. 2, 3, 5, 11, 12, 16. The gradient is that of CL eq. 1, for every algorithm: of
 E[pi / pi_old A] at pi = pi_old, A normalized over the estimate's pairs. The pairs come from segments of num_steps, each
 from a reset, with frozen statistics. What is left of an estimate beyond whole segments is a window: consecutive pairs
 from a random place in one more segment, over the whole of which the advantages were estimated. (A segment's first pairs
 are the starts of episodes: the mean of their gradient is another vector.) Within a repeat, longer estimates contain the
 whole segments of shorter ones; the repeats are independent. The "true" gradient that a repeat is held against is that
-of the T pairs of all the other repeats. It is noisy too: with B the noise scale, its cosine with the real one is about
-sqrt(T / (T + B)), the ceiling; a cosine with it, divided by the ceiling, is what it would be with the real one.
+of the T pairs of all the other repeats. It is noisy too: its cosine with the real one is about sqrt(T / (T + B)), the
+ceiling; a cosine with it, divided by the ceiling, is what it would be with the real one.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,12 +35,16 @@ import tyro
 from common import (
     GROUP,
     Options,
+    Setting,
     Source,
+    by_setting,
     check_options,
     checkpoint_state,
     choose,
     collect,
-    collect_group,
+    cosines,
+    distinct,
+    draw_setting,
     flat_parameters,
     fresh_state,
     identify,
@@ -45,6 +53,7 @@ from common import (
     new_figure,
     open_runs,
     output_folder,
+    pairwise,
     run_program,
     run_styles,
     save_figure,
@@ -52,11 +61,9 @@ from common import (
     stop,
     title,
     with_parameters,
-    with_step,
 )
 from matplotlib.axes import Axes
 from torch import Tensor, nn
-from torch.distributions import kl_divergence
 
 # Arguments -----------------------------------------------------------------------------------------------------------
 
@@ -67,10 +74,7 @@ class Args(Options):
     """labels of your own, each "LABEL=ALGO FLAG ...": for the algorithm's runs with these flags, spelled as run folders
     spell them"""
     checkpoints: tuple[int, ...] = ()
-    """iterations; default: 0 150 300 450 or, where a run has fewer, its first, its thirds, its last with a step; of
-    --steps all that have a step"""
-    gradients: bool = True
-    """measure gradient estimates"""
+    """iterations; default: 0 150 300 450 or, where a run has fewer, its first, its thirds, its last with a step"""
     pairs: tuple[int, ...] = (10_000, 100_000)
     """state-action pairs of an estimate, besides those of the run's training batch"""
     repeats: int = 10
@@ -81,10 +85,6 @@ class Args(Options):
     """compare the value network with a "true" value function and with none"""
     value_pairs: int = 500_000
     """pairs whose returns the "true" value function is fitted to"""
-    steps: bool = False
-    """compare whole update steps from training-size batches"""
-    step_repeats: int = 100
-    """update steps to compare"""
 
 
 # Gradient estimates --------------------------------------------------------------------------------------------------
@@ -260,110 +260,72 @@ def with_true(estimates: np.ndarray, true: np.ndarray, ceiling: float | None) ->
 
 
 def noise_scale(gradients: np.ndarray, pairs: int, resamples: int = 500) -> dict[str, Any]:
-    """B = tr(S) / |g|^2, the pairs at which signal and noise are equal (McCandlish et al. 2018, "An Empirical Model of
-    Large-Batch Training", App. A), from independent estimates [n, P] of g from whole segments, so many pairs each. As
-    E[g_i . g_j] = |g|^2 and E|g_i|^2 = |g|^2 + tr(S) / pairs, both are found without bias. S is that of segments,
-    expressed per pair: neighbouring pairs are correlated. B, and the ends of its 95 % bootstrap interval over the
-    estimates (one drawn twice is not multiplied with itself), are None where |g|^2 is not found positive."""
+    """B = tr(S) / |g|^2 (McCandlish et al. 2018, App. A), from independent estimates [n, P] of g from whole segments,
+    so many pairs each. As E[g_i . g_j] = |g|^2 and E|g_i|^2 = |g|^2 + tr(S) / pairs, both are found without bias. S is
+    that of segments, expressed per pair: neighbouring pairs are correlated. B, and the ends of its 95 % bootstrap
+    interval over the estimates (one drawn twice is not multiplied with itself), are None where |g|^2 is not found
+    positive: then B is too large to tell from so few pairs."""
     products = gradients @ gradients.T
 
     def squares(drawn: np.ndarray) -> tuple[float, float]:
         grad_sq = products[np.ix_(drawn, drawn)][drawn[:, None] != drawn].mean()
         return grad_sq, pairs * (products.diagonal()[drawn].mean() - grad_sq)
 
-    n, ends = len(gradients), [None, None]
+    n = len(gradients)
     grad_sq, trace = map(float, squares(np.arange(n)))
-    if n > 2:
-        draws = np.random.default_rng(0).integers(n, size=(resamples, n))
-        found = np.array([squares(drawn) for drawn in draws if np.ptp(drawn)])
-        inverse = np.percentile(found[:, 0] / found[:, 1], [97.5, 2.5])  # of 1 / B, which has no pole
-        ends = [float(1 / x) if x > 0 else None for x in inverse]
-    B = trace / grad_sq if grad_sq > 0 else None
-    return dict(pairs=B, interval=ends, grad_sq=grad_sq, trace=trace, estimates=n, estimate_pairs=pairs)
-
-
-def cosines(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Cosine similarity [n, m] of every row of x [n, P] with every row of y [m, P]; 0 where one of them is 0 (the step
-    of a rejected line search)."""
-    x, y = (z / np.linalg.norm(z, axis=1, keepdims=True).clip(1e-30) for z in (x, y))
-    return x @ y.T
-
-
-def pairwise(matrix: np.ndarray, resamples: int = 500) -> dict[str, Any]:
-    """Mean of the matrix [n, n] over pairs of different items, its 95 % bootstrap interval over the n items (an item
-    that was drawn twice is not compared with itself; two items have none), and the values above the diagonal. Around
-    cosines of 0 these intervals are about one and a half times as wide as need be."""
-    n, means = len(matrix), []
-    for drawn in np.random.default_rng(0).integers(n, size=(resamples, n)):
-        different = drawn[:, None] != drawn[None]
-        if different.any():
-            means.append(matrix[np.ix_(drawn, drawn)][different].mean())
-    above = matrix[np.triu_indices(n, 1)]
-    ends = np.percentile(means, [2.5, 97.5]).tolist() if n > 2 else None
-    return dict(mean=above.mean().item(), interval=ends, all=above.tolist())
-
-
-# Update steps --------------------------------------------------------------------------------------------------------
-
-
-def training_step(source: Source, seed: tuple[int, ...], num_envs: int, num_steps: int) -> Tensor:
-    """Policy parameters [P] after one whole update on a fresh batch of the size that training uses."""
-    script, args, state = fresh_state(source, seed, num_envs, num_steps)
-    script.update(args, state, script.estimate_advantages(args, state, script.rollout(args, state)))
-    return flat_parameters(state.policy)
-
-
-def measure_steps(args: Args, source: Source, sample: Callable, _: Any) -> Iterator[dict[str, Any]]:
-    """Pairwise cosines of update steps of a checkpoint, and pairwise KL of the policies they lead to, on the states of
-    a separate batch and both directions (TPG Fig. 13)."""
-    script, settings, state = checkpoint_state(source)
-    size = settings.num_envs, settings.num_steps
-    [experience] = sample(collect_group, [(source, (args.seed, source.iteration, 1), *size)])
-    tasks = [(source, (args.seed, source.iteration, 2, i), *size) for i in range(args.step_repeats)]
-    after = list(sample(training_step, tasks))
-    steps = torch.stack(after) - flat_parameters(state.policy)
-    obs = torch.from_numpy(experience["obs"])
-    with torch.no_grad():
-        policies = [with_parameters(state.policy, parameters)(obs) for parameters in after]
-    kls = np.array([[kl_divergence(one, other).mean().item() for other in policies] for one in policies])
-    steps = steps.double().numpy()
-    numbers = dict(cosine=pairwise(cosines(steps, steps)), kl=pairwise((kls + kls.T) / 2))
-    for pairs in numbers.values():
-        del pairs["all"]  # 4,950 of each
-    yield numbers | dict(norms=np.linalg.norm(steps, axis=1).tolist())
+    draws = np.random.default_rng(0).integers(n, size=(resamples, n))
+    found = np.array([squares(drawn) for drawn in draws if np.ptp(drawn)])
+    ends = np.percentile(found[:, 0] / found[:, 1], [97.5, 2.5]).tolist()  # of 1 / B, which has no pole
+    B, *interval = (1 / x if x > 0 else None for x in (grad_sq / trace, *ends))
+    numbers = dict(pairs=B, interval=interval, inverse_interval=ends[::-1]) if n > 2 else dict(pairs=B, interval=None)
+    return numbers | dict(grad_sq=grad_sq, trace=trace, estimates=n, estimate_pairs=pairs)
 
 
 # Figures -------------------------------------------------------------------------------------------------------------
 
 COSINES = dict(variance="cosine between\nestimates", convergence='cosine with the\n"true" gradient')
-Setting = tuple[dict[str, Any], list[list[dict[str, Any]]]]  # how it is drawn, and the cells of each of its runs
 
 
-def by_setting(styles: list[dict[str, Any]], runs: list[list[dict[str, Any]]]) -> list[Setting]:
-    found = {}
-    for style, cells in zip(styles, runs):
-        found.setdefault(style["label"], (style, []))[1].append(cells)
-    return list(found.values())
+def over_runs(cells: list[dict[str, Any]]) -> tuple[float, float, float, float]:
+    """Of the runs of a setting at a checkpoint: the mean iteration, their noise scale and the ends of its interval. The
+    mean is that of 1 / B, which has no pole and which cosines of estimates from few pairs are proportional to, and the
+    interval says how well it is known of these very runs. Where it does not exclude |g|^2 = 0, B and its upper end are
+    inf."""
+    scales = {scale["grad_sq"] / scale["trace"]: scale for scale in (cell["noise_scale"][NETWORK] for cell in cells)}
+    inverse = np.array(list(scales))
+    ends = np.array([scale.get("inverse_interval", [np.nan] * 2) for scale in scales.values()])
+    spread = np.linalg.norm(ends - inverse[:, None], axis=0) / len(inverse)
+    B, low, high = (np.inf if x <= 0 else 1 / x for x in inverse.mean() + np.array([0, spread[1], -spread[0]]))
+    return np.mean([cell["iteration"] for cell in cells]), np.inf if high == np.inf else B, low, high
 
 
-def distinct(values: list[float]) -> list[float]:
-    """Each once: at iteration 0 runs of the same seed and network are one network, measured with the same seeds, and
-    so equal to the last digit."""
-    return list(dict.fromkeys(values))
-
-
-def draw_setting(axis: Axes, lines: list[tuple[list[int], list[dict]]], style: dict[str, Any]) -> None:
-    """Means over the runs, given as x and points, and each run as a thin line; of a single run its intervals."""
-    means = {}
-    for x, points in lines:
-        of_run = [point["mean"] for point in points]
-        for at, mean in zip(x, of_run):
-            means.setdefault(at, []).append(mean)
-        if len(lines) > 1:
-            axis.plot(x, of_run, color=style["color"], linestyle=style["linestyle"], linewidth=0.5, alpha=0.6)
-        elif points[0]["interval"]:
-            axis.vlines(x, *zip(*[point["interval"] for point in points]), color=style["color"], linewidth=1)
-    axis.plot(sorted(means), [np.mean(distinct(means[at])) for at in sorted(means)], **style)
+def draw_noise_scale(settings: list[Setting], path: Path) -> None:
+    """B over training: a line for each setting with its intervals, its runs thin. A triangle at the upper edge: it may
+    be of any size, above the lower end of its interval."""
+    figure, [[axis]] = new_figure(1, 1, (6, 3.2))
+    shown, edge = [], axis.get_xaxis_transform()
+    for k, (style, runs) in enumerate(settings):
+        for cells in runs if len(runs) > 1 else ():
+            x, B, *_ = np.transpose([over_runs([cell]) for cell in cells])
+            thin = style | dict(marker="", linewidth=0.5, alpha=0.6, label=None)
+            axis.plot(x, np.where(B < np.inf, B, np.nan), **thin)
+        x, B, low, high = np.transpose([over_runs(cells) for cells in zip(*runs)])
+        x = x + 0.012 * max(x) * (k - (len(settings) - 1) / 2)  # intervals beside one another
+        axis.plot(x, np.where(B < np.inf, B, np.nan), **style)
+        axis.vlines(x, low, high.clip(max=1e30), color=style["color"], linewidth=1)
+        none = style | dict(marker="^", markersize=7, linestyle="none", label=None)
+        axis.plot(x[B == np.inf], np.full(sum(B == np.inf), 0.97), transform=edge, clip_on=False, **none)
+        shown += [*B, *low]
+    for batch_size in distinct([cell["batch_size"] for _, runs in settings for cells in runs for cell in cells]):
+        label = f"pairs of a training batch: {batch_size:,}"
+        axis.axhline(batch_size, color="black", linestyle=":", linewidth=0.8, label=label)
+        shown.append(batch_size)
+    if np.inf in shown:
+        axis.plot([], [], "^", color="0.4", markersize=6, label="a lower bound only")
+    shown = [y for y in shown if y < np.inf]
+    axis.set(yscale="log", ylim=(min(shown) / 2, max(shown) * 4))
+    axis.set(xlabel="iteration", ylabel="noise scale (state-action pairs)")
+    save_figure(figure, path)
 
 
 def draw_cosines(axis: Axes, cells: list[dict[str, Any]], name: str, baseline: str, style: dict[str, Any]) -> None:
@@ -414,31 +376,34 @@ def draw_baselines(settings: list[Setting], path: Path) -> None:
     draw_rows(rows, path)
 
 
-def draw_steps(settings: list[Setting], path: Path) -> None:
-    """Pairwise cosine and KL of update steps over training (TPG Fig. 13)."""
-    figure, axes = new_figure(1, 2, (6.5, 2.8))
-    for style, runs in settings:
-        for axis, name in zip(axes[0], ("cosine", "kl")):
-            lines = [([cell["iteration"] for cell in cells], [cell[name] for cell in cells]) for cells in runs]
-            draw_setting(axis, lines, style)
-    axes[0, 0].set(xlabel="iteration", ylabel="cosine between update steps")
-    axes[0, 1].set(xlabel="iteration", ylabel="KL between policies (nats)", yscale="log")
-    save_figure(figure, path)
-
-
 def say(settings: list[Setting]) -> None:
-    """A line for each setting and checkpoint; of several runs the medians."""
+    """A line for each setting and checkpoint; of several runs the means."""
     for style, runs in settings:
         for cells in zip(*runs):
-            at = [cell["pairs"].index(cell["batch_size"]) for cell in cells]
-            between, true = ([cell[x][NETWORK][i]["mean"] for cell, i in zip(cells, at)] for x in COSINES)
-            scales = [cell["noise_scale"][NETWORK]["pairs"] or np.inf for cell in cells]
-            between, true, scale = (np.median(distinct(x)) for x in (between, true, scales))
-            found = f"{scale:,.0f} pairs" if np.isfinite(scale) else "too large for so few pairs"
-            print(
-                f"{style['label']}, {title(cells)}, {cells[0]['batch_size']:,} pairs: cosine between estimates "
-                f'{between:.3f}, with the "true" gradient {true:.3f}; noise scale {found}'
-            )
+            print(f"{style['label']}, {title(cells)}: {describe(cells)}")
+
+
+def describe(cells: list[dict[str, Any]]) -> str:
+    """What the noise scale says of the training batch, for the runs of a setting at a checkpoint."""
+    K, (_, B, *ends) = cells[0]["batch_size"], over_runs(cells)
+    at = [cell["pairs"].index(K) for cell in cells]
+    found = [distinct([cell[name][NETWORK][i]["mean"] for cell, i in zip(cells, at)]) for name in COSINES]
+    measured = 'measured {:.2f}, and with the "true" gradient {:.2f}'.format(*map(np.mean, found))
+    if B == np.inf:
+        low, text = (
+            ends[0],
+            f"the noise scale is more than {two_digits(ends[0])} pairs; how much more, so few do not tell",
+        )
+        return f"{text}: two estimates from {K:,} have a cosine of less than {K / (K + low):.2g} ({measured})"
+    share = f"1/{B / K:.0f} of" if B > 2 * K else f"{K / B:.1f} times"
+    interval = "" if np.isnan(ends).any() else " [{}, {}]".format(*map(two_digits, ends))
+    of = f", mean of {len(cells)} runs" * (len(cells) > 1)
+    text = f"a batch of {K:,} is {share} the noise scale ({two_digits(B)}{interval} pairs{of}): two estimates have a "
+    return text + f"cosine of {K / (K + B):.2g} ({measured})"
+
+
+def two_digits(x: float) -> str:
+    return f"{float(f'{x:.2g}'):,.0f}" if x < np.inf else "unbounded"
 
 
 # Main ----------------------------------------------------------------------------------------------------------------
@@ -447,28 +412,22 @@ def say(settings: list[Setting]) -> None:
 def main(argv: list[str] | None = None) -> None:
     args = tyro.cli(Args, args=argv, description=__doc__)
     check_options(args)
-    if min(*args.pairs, args.repeats, args.step_repeats) < 2:
-        stop("--pairs, --repeats, --step-repeats: two or more, or there is nothing to compare")
+    if min(*args.pairs, args.repeats) < 2:
+        stop("--pairs, --repeats: two or more, or there is nothing to compare")
     if args.value_pairs < 10:
         stop(f"--value-pairs {args.value_pairs}: ten or more, since a tenth is held out")
-    if not args.gradients and (args.baselines or not args.steps):
-        stop("--no-gradients leaves only --steps to measure")
-    runs = open_runs(args.runs, args.script, args.baselines)
-    styles = run_styles(args.runs, args.labels)
-    gradients = [[gradient_work(args, x) for x in choose(run, args.checkpoints)] for run in runs if args.gradients]
-    if len({len(work) for work in gradients}) > 1:
+    runs, styles = open_runs(args.runs, args.script, args.baselines), run_styles(args.runs, args.labels)
+    work = [[gradient_work(args, source) for source in choose(run, args.checkpoints)] for run in runs]
+    if len({len(of_run) for of_run in work}) > 1:
         stop("the runs have different numbers of checkpoints; name those to measure with --checkpoints")
-    steps = [[step_work(args, x) for x in with_step(run, args.checkpoints)] for run in runs if args.steps]
     path = output_folder(args.out, args.runs) / "gradient.json"
-    cells = iter(measure_missing(args, path, sum(gradients + steps, [])))
-    gradients, steps = (by_setting(styles, [[next(cells) for _ in work] for work in x]) for x in (gradients, steps))
-    if args.gradients:
-        say(gradients)
-        draw_gradients(gradients, path)
+    cells = iter(measure_missing(args, path, sum(work, [])))
+    settings = by_setting(styles, [[next(cells) for _ in of_run] for of_run in work])
+    say(settings)
+    draw_noise_scale(settings, path.with_name("gradient_noise_scale"))
+    draw_gradients(settings, path)
     if args.baselines:
-        draw_baselines(gradients, path.with_name("gradient_baselines"))
-    if args.steps:
-        draw_steps(steps, path.with_name("gradient_steps"))
+        draw_baselines(settings, path.with_name("gradient_baselines"))
 
 
 def gradient_work(args: Args, source: Source) -> tuple:
@@ -481,13 +440,6 @@ def gradient_work(args: Args, source: Source) -> tuple:
     cost = args.repeats * segments_needed(args, pairs, settings.num_steps) * settings.num_steps
     cost += args.baselines * args.value_pairs
     return partial(measure_gradients, args), source, [identify(source, args.seed) | cell], cost
-
-
-def step_work(args: Args, source: Source) -> tuple:
-    settings = checkpoint_state(source)[1]
-    cost = (1 + args.step_repeats) * settings.num_envs * settings.num_steps
-    cell = identify(source, args.seed) | dict(step_repeats=args.step_repeats)
-    return partial(measure_steps, args), source, [cell], cost
 
 
 if __name__ == "__main__":

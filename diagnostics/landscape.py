@@ -283,13 +283,7 @@ def main(argv: list[str] | None = None) -> None:
     kinds = [dict(step_pairs=x, reward_pairs=args.reward_pairs, common_seeds=True) for x in args.step_pairs]
     kinds += [dict(step_pairs=args.step_pairs[0], reward_pairs=x, common_seeds=False) for x in args.concentration]
     points = [dict(step=a, random=b) for a in ticks(args.grid) for b in ticks(args.grid)]
-    shared = args.reward_pairs * args.grid * (len(args.step_pairs) - 1)  # points on no step are played once
-    total = sum(args.step_pairs) - shared + len(points) * sum(kind["reward_pairs"] for kind in kinds)
-    cost = total // (len(kinds) * len(points))
-    work = []
-    for source in sum(runs, []):
-        settings = [identify(source, args.seed) | kind | point for kind in kinds for point in points]
-        work.append((partial(measure_landscapes, args), source, settings, cost))
+    work = [landscape_work(args, source, kinds, points) for source in sum(runs, [])]
     cells = iter(measure_missing(args, path, work))
     for folder, sources in zip(args.runs, runs):
         name = "landscape" if len(runs) == 1 else f"landscape_{folder.name}"
@@ -301,6 +295,15 @@ def main(argv: list[str] | None = None) -> None:
         draw_surfaces(surfaces, path.with_name(f"{name}_surfaces"))
         if args.concentration:
             draw_concentration([row[len(args.step_pairs) :] for row in rows], path.with_name(f"{name}_concentration"))
+
+
+def landscape_work(args: Args, source: Source, kinds: list[dict[str, Any]], points: list[dict[str, float]]) -> tuple:
+    """Surfaces of a checkpoint, of each kind at all the points, as measure_missing takes them."""
+    on_no_step = sum(point["step"] == 0 for point in points)
+    shared = args.reward_pairs * on_no_step * (len(args.step_pairs) - 1)  # points on no step are played once
+    total = sum(args.step_pairs) - shared + len(points) * sum(kind["reward_pairs"] for kind in kinds)
+    settings = [identify(source, args.seed) | kind | point for kind in kinds for point in points]
+    return partial(measure_landscapes, args), source, settings, total // len(settings)
 
 
 if __name__ == "__main__":

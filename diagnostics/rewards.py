@@ -11,20 +11,28 @@ flags that tell it from the algorithm's other settings here, as far as they are 
 an iteration is the mean undiscounted return of the episodes that ended in it; the final reward of a run is the mean
 over the last five iterations in which an episode ended. Runs that are not finished are named and left out.
 
-Intervals are 95 % percentile bootstrap intervals: the runs of each setting are drawn anew from themselves, 1,000 times.
-Of one run there is none, and of few they are too narrow: of normal data they hold the mean 73 % of the time with 3
-runs, 83 % with 5, 90 % with 10. The interquartile mean leaves out a quarter of the runs, rounded down, at either end;
-the probability of improvement is that of a run of one setting ending above a run of another, ties counted half (Agarwal
-et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical Precipice"). "Implementation Matters in Deep
-Policy Gradients" (IM) Table 2 is --aai, its Fig. 1 --best-of with --histograms.
+Intervals are 95 % intervals over runs; of one run there is none. Those of means and of differences seed by seed are
+Student's t where there are fewer than 10 runs, those of differences between settings Welch's; of normal data they hold
+the truth 95 % of the time. From 10 runs on they are percentile bootstrap intervals, as in the papers: the runs of each
+setting are drawn anew from themselves, 1,000 times (90 % with 10 runs; with 3 it would be 73 %, with 5 83 %). All other
+statistics have bootstrap intervals, which are too narrow where runs are few. The interquartile mean leaves out a
+quarter of the runs, rounded down, at either end, and there is none of fewer than 4 runs; the probability of improvement
+is that of a run of one setting ending above a run of another, ties counted half (Agarwal et al. 2021, "Deep
+Reinforcement Learning at the Edge of the Statistical Precipice"). "Implementation Matters in Deep Policy Gradients"
+(IM) Table 2 is --aai, its Fig. 1 --best-of with --histograms; "The Definitive Guide to Policy Gradients" (GUIDE) Fig. 5
+is --kl.
+
+Where something asked for lacks complete runs, the tables of what there is are written, a line says what is missing, and
+the exit status is 1.
 """
 
 import csv
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations, permutations
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -44,7 +52,9 @@ from common import (
     save_figure,
     setting,
     stop,
+    t_interval,
 )
+from scipy import stats
 
 # Arguments -----------------------------------------------------------------------------------------------------------
 
@@ -58,11 +68,14 @@ class Args:
     spell them; what else sets them apart may differ between environments, but not within one"""
     best_of: tuple[str, ...] = ()
     """arguments such as policy_lr: of settings that differ in nothing else, keep the one with the best mean final
-    reward, in each environment; its own runs chose it, as in IM, which flatters it"""
+    reward on the seeds that all of them have, in each environment; its own runs chose it, as in IM: that flatters it"""
     histograms: tuple[str, ...] = ()
     """on/off arguments: for each, histograms of all final rewards with it on and off"""
     paired: bool = False
     """what each on/off argument is worth: differences, by seed, of settings that differ in it alone"""
+    kl: bool = False
+    """also draw the mean KL of each iteration, which training logged: KL(before || after its whole update) of the
+    Gaussians, exactly, over its batch (GUIDE's is the estimate E[(r - 1) - ln r])"""
     aai: tuple[str, str, str, str] | None = None
     """labels of PPO, PPO-M, TRPO and TRPO+: IM's AAI and ACLI, the effect of the step and of the optimizations"""
     out: Path | None = None
@@ -76,8 +89,10 @@ class Run(NamedTuple):
     seed: int
     settings: dict[str, Any]  # algorithm and arguments that make a setting
     tuned: dict[str, Any]  # the arguments of --best-of
+    script: str  # which version of the algorithm's script made it
     steps: np.ndarray  # [iterations in which an episode ended] environment steps so far
     rewards: np.ndarray  # [the same] mean return of those episodes
+    kl: tuple[np.ndarray, np.ndarray]  # [iterations] environment steps so far, and the mean KL of each
     missing: str  # why it is not complete
 
     @property
@@ -101,14 +116,16 @@ def read_run(folder: Path, best_of: list[str]) -> Run:
         lines = (folder / "progress.csv").read_text().splitlines() if (folder / "progress.csv").is_file() else []
         rows = [row for row in csv.DictReader(lines) if None not in row.values()]  # None: half written
         done = int(rows[-1]["global_step"]) if rows else 0
-        rows = [row for row in rows if row["episodic_return"]]
-        curve = [np.array([float(row[name]) for row in rows]) for name in ("global_step", "episodic_return")]
+        curve, kl = (
+            [np.array([float(row[x]) for row in rows if row.get(name)]) for x in ("global_step", name)]
+            for name in ("episodic_return", "mean_kl")
+        )
     except (ValueError, KeyError, TypeError):
         stop(f"{folder}: its config.json or progress.csv is damaged")
-    missing = f"{done:,} of {planned:,} steps" if done < planned else "" if rows else "no episode ended"
+    missing = f"{done:,} of {planned:,} steps" if done < planned else "" if len(curve[0]) else "no episode ended"
     tuned = {name: args[name] for name in best_of if name in args}
     settings = {name: x for name, x in setting(config).items() if name not in tuned}
-    return Run(folder, env_id, algo, seed, settings, tuned, *curve, missing)
+    return Run(folder, env_id, algo, seed, settings, tuned, config.get("script", "")[:8], *curve, kl, missing)
 
 
 def group_runs(runs: list[Run], labels: tuple[str, ...]) -> Settings:
@@ -134,21 +151,45 @@ def group_runs(runs: list[Run], labels: tuple[str, ...]) -> Settings:
     return {key: settings[key] for key in sorted(settings, key=rank)}
 
 
-def candidates(runs: list[Run]) -> list[list[Run]]:
-    """A setting's runs for each value of the arguments of --best-of, the best mean final reward first."""
+def candidates(runs: list[Run]) -> tuple[list[list[Run]], set[int]]:
+    """A setting's runs for each value of the arguments of --best-of, the best mean final reward first, and the seeds
+    that all of them have, on which they are compared."""
     values = {}
     for run in runs:
         values.setdefault(str(run.tuned), []).append(run)
-    return sorted(values.values(), key=lambda x: -mean(finals(x)))
+    seeds = set.intersection(*({run.seed for run in x} for x in values.values()))
+    if not seeds:
+        folders = " and ".join(str(x[0].folder) for x in values.values())
+        stop(f"--best-of: {folders} cannot be compared: their settings have no seed in common that all have finished")
+    return sorted(values.values(), key=lambda x: -mean(finals(x, seeds))), seeds
+
+
+def untried(settings: Settings) -> list[str]:
+    """What --best-of lacks: values of its arguments with which no run is complete."""
+    values = {}
+    for key, runs in settings.items():
+        for run in runs:
+            values.setdefault((key, str(run.tuned)), []).append(run)
+    without = [runs[0].folder for runs in values.values() if runs[0].tuned and all(run.missing for run in runs)]
+    return [f"--best-of: of the runs like {folder} none is complete; not compared" for folder in without]
+
+
+def versions(settings: Settings) -> dict[str, dict[str, list[str]]]:
+    """For each algorithm the versions of its script that made these runs, and their folders."""
+    found = {}
+    for run in sum(settings.values(), []):
+        found.setdefault(run.algo, {}).setdefault(run.script, []).append(str(run.folder))
+    return found
 
 
 # Statistics ----------------------------------------------------------------------------------------------------------
 
-RESAMPLES = 1000
+RESAMPLES, FEW = 1000, 10
 
 
-def finals(runs: list[Run]) -> np.ndarray:
-    return np.array([run.final for run in runs])
+def finals(runs: list[Run], seeds: Collection[int] | None = None) -> np.ndarray:
+    """Final rewards, of all the runs or of those with one of the seeds."""
+    return np.array([run.final for run in runs if seeds is None or run.seed in seeds])
 
 
 def mean(x: np.ndarray) -> np.ndarray:
@@ -188,24 +229,43 @@ def bootstrap(statistic: Callable, *samples: np.ndarray) -> dict[str, Any]:
     return dict(value=float(statistic(*samples)), interval=ends)
 
 
-def reward_curve(runs: list[Run]) -> dict[str, list]:
-    """Rewards averaged over 11 iterations and over the runs, at 100 places that all the runs have reached, and the ends
-    of their intervals where there are two runs or more."""
-    x = np.linspace(max(run.steps[0] for run in runs), min(run.steps[-1] for run in runs), 100)
-    smooth = [np.convolve(np.pad(run.rewards, 5, "edge"), np.ones(11) / 11, "valid") for run in runs]
-    rewards = np.transpose([np.interp(x, run.steps, y) for run, y in zip(runs, smooth)])
-    ends = np.transpose([interval(y, RESAMPLES) for y in rewards]) if len(runs) > 1 else []
-    lines = [x, rewards.mean(1), *ends]
-    return {name: [float(f"{x:.6g}") for x in y] for name, y in zip(("steps", "mean", "low", "high"), lines)}
+def mean_of(x: np.ndarray) -> dict[str, Any]:
+    """Mean of x [n] and its interval."""
+    return dict(value=float(mean(x)), interval=t_interval(x)) if len(x) < FEW else bootstrap(mean, x)
 
 
-def summarize(key: tuple[str, str], tried: list[list[Run]]) -> dict[str, Any]:
+def difference(x: np.ndarray, y: np.ndarray) -> dict[str, Any]:
+    """Mean of x [n] minus mean of y [m], runs of two settings, and its interval."""
+    if min(len(x), len(y)) >= FEW:
+        return bootstrap(lambda x, y: mean(x) - mean(y), x, y)
+    ends = None
+    if min(len(x), len(y)) > 1:
+        ends = [float(end) for end in stats.ttest_ind(x, y, equal_var=False).confidence_interval()]
+    return dict(value=float(mean(x) - mean(y)), interval=ends)
+
+
+def curve(lines: list[tuple[np.ndarray, np.ndarray]], scale: Callable = np.array, back: Callable = np.array) -> dict:
+    """Lines, one of each run, given as steps [n] and values [n], averaged over 11 iterations and over the runs, on the
+    scale, at 100 places that all the runs have reached, and the ends of their intervals where there are two or more."""
+    x = np.linspace(max(steps[0] for steps, _ in lines), min(steps[-1] for steps, _ in lines), 100)
+    smooth = [np.convolve(np.pad(y, 5, "edge"), np.ones(11) / 11, "valid") for _, y in lines]
+    values = scale(np.transpose([np.interp(x, steps, y) for (steps, _), y in zip(lines, smooth)]))
+    interval_of = t_interval if len(lines) < FEW else partial(interval, resamples=RESAMPLES)
+    ends = np.transpose([interval_of(y) for y in values]) if len(lines) > 1 else []
+    drawn = [x, *(back(y) for y in (values.mean(1), *ends))]
+    return {name: [float(f"{x:.6g}") for x in y] for name, y in zip(("steps", "mean", "low", "high"), drawn)}
+
+
+def summarize(key: tuple[str, str], tried: list[list[Run]], seeds: set[int], kl: bool) -> dict[str, Any]:
     """What there is to say of a setting in an environment, from its runs for each value tried, the best first."""
     runs, x = tried[0], finals(tried[0])
     numbers = dict(env_id=key[0], label=key[1], algo=runs[0].algo, seeds=[run.seed for run in runs], finals=x.tolist())
-    numbers |= dict(mean=bootstrap(mean, x), interquartile_mean=bootstrap(interquartile_mean, x))
-    numbers |= dict(tried=[y[0].tuned | dict(runs=len(y), mean=float(mean(finals(y)))) for y in tried])
-    return numbers | dict(tuned=runs[0].tuned, settings=runs[0].settings, curve=reward_curve(runs))
+    numbers |= dict(mean=mean_of(x), interquartile_mean=bootstrap(interquartile_mean, x) if len(x) > 3 else None)
+    numbers |= dict(tried=[y[0].tuned | dict(runs=len(seeds), mean=float(mean(finals(y, seeds)))) for y in tried])
+    numbers |= dict(tuned=runs[0].tuned, settings=runs[0].settings, curve=curve([(x.steps, x.rewards) for x in runs]))
+    if kl and all(len(run.kl[0]) for run in runs):  # a mean of logarithms: TRPO's is a hundred times that of A2C
+        numbers |= dict(kl=curve([run.kl for run in runs], lambda y: np.log(y.clip(1e-12)), np.exp))
+    return numbers
 
 
 def improvements(settings: Settings) -> list[dict[str, Any]]:
@@ -227,29 +287,32 @@ def improvements(settings: Settings) -> list[dict[str, Any]]:
     return found
 
 
-def average_improvements(settings: Settings, labels: tuple[str, ...]) -> list[dict[str, Any]]:
-    """AAI and ACLI in each environment where all four settings have runs."""
-    have = dict.fromkeys(label for _, label in settings)
-    if unknown := [label for label in labels if label not in have]:
-        stop(f"--aai: no complete run is {' or '.join(unknown)}; there are {', '.join(have)}")
-    found = []
+def average_improvements(settings: Settings, labels: tuple[str, ...]) -> tuple[list[dict[str, Any]], list[str]]:
+    """AAI and ACLI, and the differences that they are made of, in each environment where all four settings have runs;
+    and what the others lack."""
+    found, lacking = [], []
     for env_id in dict.fromkeys(env_id for env_id, _ in settings):
-        if lacking := [label for label in labels if (env_id, label) not in settings]:
-            print(f"no AAI on {env_id}: no complete run of {' or '.join(lacking)}", file=sys.stderr)
+        if absent := [label for label in labels if (env_id, label) not in settings]:
+            have = ", ".join(label for place, label in settings if place == env_id)
+            lacking.append(f"--aai: on {env_id} no complete run is {' or '.join(absent)}; there are {have}")
             continue
-        samples = [finals(settings[env_id, label]) for label in labels]
-        numbers = dict(aai=bootstrap(aai, *samples), acli=bootstrap(acli, *samples))
-        found.append(dict(env_id=env_id, labels=labels) | numbers)
-    return found or stop("--aai: in no environment do all four have complete runs")
+        PPO, PPO_M, TRPO, TRPO_PLUS = samples = [finals(settings[env_id, label]) for label in labels]
+        pairs = [(PPO, TRPO_PLUS), (PPO_M, TRPO), (PPO, PPO_M), (TRPO_PLUS, TRPO)]
+        names = [f"{labels[i]} - {labels[j]}" for i, j in ((0, 3), (1, 2), (0, 1), (3, 2))]
+        cell = dict(env_id=env_id, labels=labels, aai=bootstrap(aai, *samples), acli=bootstrap(acli, *samples))
+        cell |= dict(seeds=[len(x) for x in samples])
+        found.append(cell | dict(differences={name: difference(*pair) for name, pair in zip(names, pairs)}))
+    return found, lacking
 
 
 NINTH = ["grad_clip", "value_grad_clip"]  # one of the nine, an argument for each network
 
 
-def paired_differences(settings: Settings) -> list[dict[str, Any]]:
+def paired_differences(settings: Settings) -> tuple[list[dict[str, Any]], list[str]]:
     """On minus off, by seed, of settings of an algorithm in an environment that differ in one on/off argument alone
-    (gradient clipping's two are one); and of all on minus all off, of the on/off arguments that vary there."""
-    found = []
+    (gradient clipping's two are one); and of all on minus all off, of the on/off arguments that vary there. And which
+    of these settings lack runs of the same seed."""
+    found, lacking = [], []
     for env_id, algo in dict.fromkeys((key[0], runs[0].algo) for key, runs in settings.items()):
         here = [runs for key, runs in settings.items() if (key[0], runs[0].algo) == (env_id, algo)]
         names = differing([runs[0].settings for runs in here])
@@ -263,16 +326,18 @@ def paired_differences(settings: Settings) -> list[dict[str, Any]]:
             rewards = [{run.seed: run.final for run in runs} for runs in (on, off)]
             seeds = sorted(rewards[0].keys() & rewards[1].keys())
             if not seeds:
-                print(f"not paired, no seed in common: {on[0].folder}, {off[0].folder}", file=sys.stderr)
+                lacking.append(f"--paired: no seed in common: {on[0].folder}, {off[0].folder}")
                 continue
             x = np.array([rewards[0][seed] - rewards[1][seed] for seed in seeds])
             others = [name for name in switches if name not in switched]
             cell = dict(env_id=env_id, algo=algo, switched=switched, others=others)
             cell |= dict(others_on=[name for name in others if on[0].settings[name]])
-            cells.append(cell | dict(seeds=seeds, differences=x.tolist(), mean=bootstrap(mean, x)))
+            cells.append(cell | dict(seeds=seeds, differences=x.tolist(), mean=mean_of(x)))
         place = {name: i for i, name in enumerate(switches)}
         found += sorted(cells, key=lambda x: (len(x["switched"]), place[x["switched"][0]], -len(x["others_on"])))
-    return found or stop("--paired: no two settings with complete runs of the same seed differ in one on/off argument")
+    if not found:
+        lacking.append("--paired: no two settings with complete runs of the same seed differ in one on/off argument")
+    return found, lacking
 
 
 # Tables --------------------------------------------------------------------------------------------------------------
@@ -287,9 +352,16 @@ def number(x: float) -> str:
 def estimate(numbers: dict[str, Any] | None, show: Callable = number) -> str:
     """Value and, where there is one, interval."""
     if numbers is None:
-        return ""
+        return "-"
     ends = numbers["interval"]
     return show(numbers["value"]) + (f" [{', '.join(map(show, ends))}]" if ends else "")
+
+
+def interval_by(seeds: list[int]) -> str:
+    """Which interval the mean of so many seeds has."""
+    if max(seeds) < FEW:
+        return "[95 % t]"
+    return "[95 % bootstrap]" if min(seeds) >= FEW else f"[95 % t, from {FEW} seeds on bootstrap]"
 
 
 def switch(cell: dict[str, Any]) -> str:
@@ -312,16 +384,24 @@ def reward_tables(results: dict[str, list]) -> list[Table]:
         estimates = estimate(x["mean"]), estimate(x["interquartile_mean"])
         ends = f"{number(min(x['finals']))} to {number(max(x['finals']))}"
         rows.append([x["env_id"], label, str(len(x["seeds"])), *estimates, ends])
-    header = ["environment", "setting", "seeds", "mean [95 %]", "interquartile mean [95 %]", "range"]
+    by = interval_by([len(x["seeds"]) for x in results["settings"]])
+    header = ["environment", "setting", "seeds", f"mean {by}", "interquartile mean [95 % bootstrap]", "range"]
     tables = [("Final rewards", header, rows)]
     if cells := results["aai"]:
         rows = [[x["env_id"], estimate(x["aai"]), estimate(x["acli"])] for x in cells]
-        header = ["environment", "AAI [95 %]", "ACLI [95 %]"]
+        header = ["environment", "AAI [95 % bootstrap]", "ACLI [95 % bootstrap]"]
         tables.append((f"AAI and ACLI of {', '.join(cells[0]['labels'])}", header, rows))
+        header = [
+            "environment",
+            *(f"{x} {interval_by([min(y['seeds']) for y in cells])}" for x in cells[0]["differences"]),
+        ]
+        rows = [[x["env_id"], *map(estimate, x["differences"].values())] for x in cells]
+        tables.append(("The differences that AAI (two on the left) and ACLI are the larger sizes of", header, rows))
     if cells := results["paired"]:
         cells = [(x, [x["env_id"], x["algo"], switch(x), others(x)]) for x in cells]
         rows = [[*start, str(len(x["seeds"])), estimate(x["mean"])] for x, start in cells]
-        header = ["environment", "algorithm", "argument", "others", "seeds", "on minus off [95 %]"]
+        by = interval_by([len(x["seeds"]) for x, _ in cells])
+        header = ["environment", "algorithm", "argument", "others", "seeds", f"on minus off {by}"]
         tables.append(("Final rewards with an argument on minus those with it off, by seed", header, rows))
     return tables
 
@@ -330,10 +410,10 @@ def improvement_tables(cells: list[dict[str, Any]]) -> list[Table]:
     tables = []
     for x in cells:
         names = [f"{i} {label}" for i, label in enumerate(x["labels"], 1)]
-        rows = [[name, *(estimate(p, "{:.2f}".format) for p in row)] for name, row in zip(names, x["p"])]
+        rows = [[name, *(p and estimate(p, "{:.2f}".format) or "" for p in row)] for name, row in zip(names, x["p"])]
         where = "mean over " * (len(x["env_ids"]) > 1) + ", ".join(x["env_ids"])
         header = ["", *(f"over {name.split()[0]}" for name in names)]
-        tables.append((f"Probability of improvement [95 %] of row over column, {where}", header, rows))
+        tables.append((f"Probability of improvement [95 % bootstrap] of row over column, {where}", header, rows))
     return tables
 
 
@@ -357,20 +437,20 @@ def latex(title: str, header: list[str], rows: list[list[str]]) -> str:
 # Figures -------------------------------------------------------------------------------------------------------------
 
 
-def draw_curves(settings: list[dict[str, Any]], path: Path) -> None:
+def draw_curves(settings: list[dict[str, Any]], name: str, path: Path, **y_axis: str) -> None:
     """A panel for each environment, a line for each setting; intervals as long as they would not hide one another."""
     env_ids = list(dict.fromkeys(x["env_id"] for x in settings))
     styles = line_styles({x["label"]: x["algo"] for x in settings})
     figure, axes = new_figure(1, len(env_ids), (max(4.2, 2.6 * len(env_ids)), 2.5))
     for cell in settings:
-        axis, curve = axes[0, env_ids.index(cell["env_id"])], cell["curve"]
+        axis, curve = axes[0, env_ids.index(cell["env_id"])], cell[name]
         x, style = np.array(curve["steps"]) / 1e6, styles[cell["label"]]
         axis.plot(x, curve["mean"], **style, markevery=10)
         if len(styles) <= len(COLOURS) and "low" in curve:
             axis.fill_between(x, curve["low"], curve["high"], color=style["color"], alpha=0.2, linewidth=0)
     for axis, env_id in zip(axes[0], env_ids):
         axis.set(title=env_id, xlabel="steps (millions)")
-    axes[0, 0].set_ylabel("episode return")
+        axis.set(**y_axis if axis is axes[0, 0] else dict(y_axis, ylabel=""))
     save_figure(figure, path)
 
 
@@ -433,6 +513,9 @@ def main(argv: list[str] | None = None) -> None:
     for name in best_of:
         if not any(name in run.tuned for run in runs):
             stop(f"--best-of {name}: no run has this argument")
+    for name in histograms:
+        if not all(isinstance(run.settings.get(name), bool) for run in runs):
+            stop(f"--histograms {name}: not an on/off argument of all these runs")
     grouped = group_runs(runs, args.labels)
     path = output_folder(args.out, args.runs) / "rewards.json"
     incomplete = {str(run.folder): run.missing for run in runs if run.missing}
@@ -440,29 +523,55 @@ def main(argv: list[str] | None = None) -> None:
         print(f"left out: {folder}: {missing}", file=sys.stderr)
     complete = {key: [run for run in x if not run.missing] for key, x in grouped.items()}
     tried = {key: candidates(x) for key, x in complete.items() if x}
-    settings = {key: x[0] for key, x in tried.items()} or stop("no run is complete")
-    for name in histograms:
-        values = [runs[0].settings.get(name) for runs in settings.values()]
-        if not all(isinstance(x, bool) for x in values) or all(values) or not any(values):
-            stop(f"--histograms {name}: must be an argument that is on in some of these runs and off in the others")
+    settings = {key: x[0] for key, (x, _) in tried.items()} or stop("no run is complete")
 
     results = dict(incomplete=[dict(run=folder, missing=missing) for folder, missing in incomplete.items()])
-    results |= dict(settings=[summarize(key, x) for key, x in tried.items()], improvement=improvements(settings))
-    results |= dict(aai=average_improvements(settings, args.aai) if args.aai else [])
-    results |= dict(paired=paired_differences(settings) if args.paired else [])
-    tables = reward_tables(results)
-    print(*(markdown(*table) for table in tables), sep="\n")
-    tables += improvement_tables(results["improvement"])
-    left_out = "".join(f"\nLeft out: {folder}: {missing}.\n" for folder, missing in incomplete.items())
-    lines = [f'"{name}": [\n' + ",\n".join(map(json.dumps, part)) + "\n]" for name, part in results.items()]
-    path.write_text("{" + ",\n".join(lines) + "}\n")
-    path.with_suffix(".md").write_text("\n".join(markdown(*table) for table in tables) + left_out)
-    path.with_suffix(".tex").write_text("\n".join(latex(*table) for table in tables))
-    draw_curves(results["settings"], path)
+    results |= dict(scripts=[dict(algo=algo, versions=x) for algo, x in versions(settings).items()])
+    results |= dict(settings=[summarize(key, *x, args.kl) for key, x in tried.items()])
+    results |= dict(improvement=improvements(settings))
+    results["aai"], without_aai = average_improvements(settings, args.aai) if args.aai else ([], [])
+    results["paired"], unpaired = paired_differences(settings) if args.paired else ([], [])
+    lacking = untried(grouped) + without_aai + unpaired
+    write_tables(results, path)
+    draw_curves(results["settings"], "curve", path, ylabel="episode return")
+    if args.kl:
+        with_kl = [x for x in results["settings"] if "kl" in x]
+        lacking += [f"--kl: runs of {x['label']} log none" for x in results["settings"] if x not in with_kl]
+        text = dict(ylabel="mean KL of an iteration (nats)", yscale="log")
+        if with_kl:
+            draw_curves(with_kl, "kl", path.with_name("rewards_kl"), **text)
+    for name in histograms:
+        if len({runs[0].settings[name] for runs in settings.values()}) < 2:
+            lacking.append(
+                f"--histograms {name}: must be an argument that is on in some of these runs and off in others"
+            )
+            histograms = [x for x in histograms if x != name]
     if histograms:
         draw_histograms(settings, histograms, path.with_name("rewards_histograms"))
-    if args.paired:
+    if results["paired"]:
         draw_paired(results["paired"], path.with_name("rewards_paired"))
+    for line in lacking:
+        print(f"rewards.py: {line}", file=sys.stderr)
+    if lacking:
+        raise SystemExit(1)
+
+
+def write_tables(results: dict[str, list], path: Path) -> None:
+    """Everything as JSON, and as tables for Markdown and LaTeX; the rewards on the terminal, too."""
+    tables, notes = reward_tables(results), []
+    for algo, found in ((x["algo"], x["versions"]) for x in results["scripts"]):
+        if len(found) > 1:
+            counts = ", ".join(f"{len(x)} by {version or 'unknown'}" for version, x in found.items())
+            notes.append(f"Runs by different versions of {algo}.py: {counts}.")
+    notes += [f"Left out: {x['run']}: {x['missing']}." for x in results["incomplete"]]
+    print(*(markdown(*table) for table in tables), sep="\n")
+    for note in notes[: len(notes) - len(results["incomplete"])]:
+        print(note, file=sys.stderr)
+    tables += improvement_tables(results["improvement"])
+    lines = [f'"{name}": [\n' + ",\n".join(map(json.dumps, part)) + "\n]" for name, part in results.items()]
+    path.write_text("{" + ",\n".join(lines) + "}\n")
+    path.with_suffix(".md").write_text("\n".join([*(markdown(*table) for table in tables), *(f"{x}\n" for x in notes)]))
+    path.with_suffix(".tex").write_text("\n".join(latex(*table) for table in tables))
 
 
 if __name__ == "__main__":

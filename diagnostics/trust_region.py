@@ -9,10 +9,11 @@ Gradient Algorithms?" (TPG) Fig. 9, 28, 29. From every checkpoint that has a ste
 it took it then: the same batch, the same step. It is measured on that batch and on held-out segments: from resets, by
 the policy and with the frozen statistics of the checkpoint. A maximum grows with the sample, so the held-out largest
 ratio and largest KL are taken in each part of the training batch's size and averaged (a rest smaller than that is left
-out; of fewer pairs there is one part). The reward held out is that of complete episodes, played from as many pairs
-again, since those that end inside a segment are the shorter ones. Shaded: 95 % intervals of Student's t, of the reward
-over episodes, of few of which the bootstrap's are too narrow, and of what is held out over the parts. Dotted: 1 + eps
-of a clipped ratio, and the KL that TRPO allows.
+out; of fewer pairs there is one part). The reward held out is that of complete episodes, each played to its end from a
+seed of its own, of about as many pairs again, since those that end inside a segment are the shorter ones. Where a
+setting has several runs, a line is their mean and the thin ones are the runs. Of a single run the bars are 95 %
+intervals of Student's t: of the reward over episodes, of what is held out over the parts. Dotted: 1 + eps of a clipped
+ratio, and the KL that TRPO allows.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,21 +26,23 @@ import numpy as np
 import torch
 import tyro
 from common import (
+    GROUP,
     Options,
+    Setting,
     Source,
+    by_setting,
     check_options,
     checkpoint_state,
     collect,
-    draw_line,
+    draw_setting,
     flat_parameters,
-    groups,
     identify,
     measure_missing,
     new_figure,
     next_iteration,
     open_runs,
     output_folder,
-    play,
+    play_seeds,
     run_program,
     run_styles,
     save_figure,
@@ -61,7 +64,7 @@ class Args(Options):
     checkpoints: tuple[int, ...] = ()
     """iterations; default: every checkpoint that has a step"""
     heldout_pairs: int = 20_480
-    """fresh state-action pairs at each checkpoint, and as many again for the reward"""
+    """fresh state-action pairs at each checkpoint, and about as many again for the reward"""
 
 
 # Steps ---------------------------------------------------------------------------------------------------------------
@@ -73,9 +76,7 @@ def measure_step(args: Args, source: Source, sample: Callable, _: Any) -> Iterat
     here = [(source, None, settings.num_envs, settings.num_steps)]
     [(before, after, _, experience, batch)] = sample(next_iteration, here, here=True)
     heldout = collect(source, (args.seed, source.iteration, 0), args.heldout_pairs, sample)
-    sizes, parameters = groups(args.heldout_pairs, settings.num_steps), flat_parameters(state.policy)
-    tasks = [(source, (args.seed, source.iteration, 1, i), *size, parameters) for i, size in enumerate(sizes)]
-    heldout["episodes"] = sum(sample(play, tasks), [])
+    heldout["episodes"] = play_pairs(source, (args.seed, source.iteration, 1), args.heldout_pairs, sample)
     data = dict(train=(experience, batch), heldout=(heldout, script.estimate_advantages(settings, state, heldout)))
     numbers = {}
     for where, (rollout, pairs) in data.items():
@@ -88,6 +89,21 @@ def measure_step(args: Args, source: Source, sample: Callable, _: Any) -> Iterat
         done = before.global_step / (settings.total_timesteps // batch_size * batch_size)
         numbers["mean_kl_allowed"] = settings.max_kl + done * (last - settings.max_kl)
     yield numbers
+
+
+def play_pairs(source: Source, seed: tuple[int, ...], pairs: int, sample: Callable) -> list[tuple[float, int]]:
+    """Return and length of as many complete episodes of a checkpoint's policy as have about so many pairs, by the
+    length of the first GROUP, which are always played."""
+    parameters = flat_parameters(checkpoint_state(source)[2].policy)
+
+    def play(first: int, last: int, length: int) -> list[tuple[float, int]]:
+        sizes = [(start, min(GROUP, last - start)) for start in range(first, last, GROUP)]
+        tasks = [(source, seed, episodes, length, start, parameters) for start, episodes in sizes]
+        return sum(sample(play_seeds, tasks), []) if tasks else []
+
+    episodes = play(0, GROUP, 1)
+    length = np.mean([length for _, length in episodes])
+    return episodes + play(GROUP, round(pairs / length), round(length))
 
 
 def mean_reward(episodes: list[tuple[float, int]]) -> dict[str, Any]:
@@ -123,19 +139,19 @@ PANELS = dict(mean_reward="mean episode return", max_ratio="largest ratio")
 PANELS |= dict(mean_kl="mean KL (nats)", max_kl="largest KL (nats)")
 
 
-def draw_trust_regions(styles: list[dict[str, Any]], runs: list[list[dict[str, Any]]], path: Path) -> None:
+def draw_trust_regions(settings: list[Setting], path: Path) -> None:
     """Rows: the training batch, held-out segments; columns: reward, largest ratio, mean and largest KL over training; a
-    line for each run (IM Fig. 3, 4; KLs as in TPG Fig. 28, 29)."""
+    line for each setting, its runs thin (IM Fig. 3, 4; KLs as in TPG Fig. 28, 29)."""
+    runs = [cells for _, of_setting in settings for cells in of_setting]
     figure, axes = new_figure(2, 4, (9.6, 4.4), sharex=True, sharey="col")
     for row, where in zip(axes, ("train", "heldout")):
-        for cells, style in zip(runs, styles):
-            x = [cell["iteration"] for cell in cells]
+        for style, of_setting in settings:
             for axis, name in zip(row, PANELS):
-                y = [(cell[where][name], cell[where][f"{name}_interval"]) for cell in cells]
-                draw_line(axis, x, [dict(mean=np.nan if z is None else z, interval=ends) for z, ends in y], style)
-                if allowed := [cell[f"{name}_allowed"] for cell in cells if f"{name}_allowed" in cell]:
-                    colour = "black" if name == "max_ratio" else style["color"]  # 1 + eps is that of several scripts
-                    axis.plot(x, allowed, color=colour, linestyle=":")
+                draw_setting(axis, [curve(cells, where, name) for cells in of_setting], style)
+                colour = "black" if name == "max_ratio" else style["color"]  # 1 + eps is that of several scripts
+                for cells in of_setting:
+                    allowed = [(x["iteration"], x[f"{name}_allowed"]) for x in cells if f"{name}_allowed" in x]
+                    axis.plot(*np.reshape(allowed, (-1, 2)).T, color=colour, linestyle=":", linewidth=1)
         episodes = sorted(cell[where]["episodes"] for cells in runs for cell in cells)
         text = {"train": "training batch", "heldout": "held-out segments"}[where]
         text += f", reward of {episodes[0]} to {episodes[-1]} episodes a point"
@@ -156,6 +172,13 @@ def draw_trust_regions(styles: list[dict[str, Any]], runs: list[list[dict[str, A
     save_figure(figure, path)
 
 
+def curve(cells: list[dict[str, Any]], where: str, name: str) -> tuple[list[int], list[dict[str, Any]]]:
+    """Iterations and points of a run, where there is a number (a batch can be without a finished episode)."""
+    cells = [cell for cell in cells if cell[where][name] is not None]
+    points = [dict(mean=cell[where][name], interval=cell[where][f"{name}_interval"]) for cell in cells]
+    return [cell["iteration"] for cell in cells], points
+
+
 # Main ----------------------------------------------------------------------------------------------------------------
 
 
@@ -165,14 +188,16 @@ def main(argv: list[str] | None = None) -> None:
     runs = [with_step(sources, args.checkpoints) for sources in open_runs(args.runs, args.script)]
     styles = run_styles(args.runs, args.labels)
     path = output_folder(args.out, args.runs) / "trust_region.json"
-    work = []
-    for source in sum(runs, []):
-        settings = checkpoint_state(source)[1]
-        cost = settings.num_envs * settings.num_steps + 2 * args.heldout_pairs
-        identity = identify(source, args.seed) | dict(heldout_pairs=args.heldout_pairs)
-        work.append((partial(measure_step, args), source, [identity], cost))
-    cells = iter(measure_missing(args, path, work))
-    draw_trust_regions(styles, [[next(cells) for _ in sources] for sources in runs], path)
+    cells = iter(measure_missing(args, path, [step_work(args, source) for source in sum(runs, [])]))
+    draw_trust_regions(by_setting(styles, [[next(cells) for _ in sources] for sources in runs]), path)
+
+
+def step_work(args: Args, source: Source) -> tuple:
+    """The step from a checkpoint, as measure_missing takes it."""
+    settings = checkpoint_state(source)[1]
+    cost = settings.num_envs * settings.num_steps + 2 * args.heldout_pairs
+    cell = identify(source, args.seed) | dict(heldout_pairs=args.heldout_pairs)
+    return partial(measure_step, args), source, [cell], cost
 
 
 if __name__ == "__main__":

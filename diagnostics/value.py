@@ -228,14 +228,16 @@ def main(argv: list[str] | None = None) -> None:
     runs = [with_step(sources, args.checkpoints) for sources in open_runs(args.runs, args.script, needs_critic=True)]
     styles = run_styles(args.runs, args.labels)
     path = output_folder(args.out, args.runs) / "value.json"
-    work = []
-    for source in sum(runs, []):
-        settings = checkpoint_state(source)[1]
-        cost = settings.num_envs * settings.num_steps + args.heldout_pairs
-        identity = identify(source, args.seed) | dict(heldout_pairs=args.heldout_pairs)
-        work.append((partial(measure_values, args), source, [identity], cost))
-    cells = iter(measure_missing(args, path, work))
+    cells = iter(measure_missing(args, path, [value_work(args, source) for source in sum(runs, [])]))
     draw_errors(styles, [[next(cells) for _ in sources] for sources in runs], path)
+
+
+def value_work(args: Args, source: Source) -> tuple:
+    """The errors at a checkpoint, as measure_missing takes them."""
+    settings = checkpoint_state(source)[1]
+    cost = settings.num_envs * settings.num_steps + args.heldout_pairs
+    cell = identify(source, args.seed) | dict(heldout_pairs=args.heldout_pairs)
+    return partial(measure_values, args), source, [cell], cost
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 ROOT = Path(__file__).parent.parent
 ALGOS = sorted(path.stem for path in (ROOT / "algos").glob("*.py"))
@@ -74,10 +75,26 @@ def parameters(path):
     return {f"{part}.{k}": x for part in parts if part in checkpoint for k, x in checkpoint[part].items()}
 
 
+def contents(path):
+    """All that a checkpoint holds but the name of its run, by name."""
+    checkpoint = torch.load(path, weights_only=True)
+    args = {name: x for name, x in checkpoint.pop("args").items() if name not in ("run_name", "runs_dir")}
+    return leaves(checkpoint | dict(args=args))
+
+
+def leaves(x, name=""):
+    """What nested dictionaries and lists hold, by path."""
+    if not isinstance(x, dict | list | tuple):
+        return {name: x}
+    parts = x.items() if isinstance(x, dict) else enumerate(x)
+    return {k: leaf for key, part in parts for k, leaf in leaves(part, f"{name}.{key}".lstrip(".")).items()}
+
+
 def assert_same(a, b):
-    """Two dictionaries of tensors are equal, to the bit."""
+    """Two dictionaries of tensors and plain values are equal, to the bit."""
     assert a.keys() == b.keys()
-    assert [name for name in a if not torch.equal(a[name], b[name])] == []
+    pairs = {name: (a[name], b[name]) for name in a}
+    assert [name for name, (x, y) in pairs.items() if not (torch.equal(x, y) if torch.is_tensor(x) else x == y)] == []
 
 
 def progress(folder):
@@ -91,3 +108,11 @@ def runs(tmp_path, monkeypatch):
     """An empty folder, which is also the working directory."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def figures(monkeypatch):
+    """The figures that a test draws, by file name; drawn, but not written, which takes a second each."""
+    found = {}
+    monkeypatch.setattr(Figure, "savefig", lambda figure, path, **_: found.update({Path(path).name: figure}))
+    return found

@@ -88,6 +88,8 @@ class Bandit(Chain):
         return obs, reward, True, False, {}
 
 
+# A time limit that meets episodes in every iteration.
+gym.register("BriefAnt-v0", "gymnasium.envs.mujoco.ant_v5:AntEnv", max_episode_steps=20)
 gym.register("Chain-v0", Chain)
 gym.register("Bandit-v0", Bandit)
 gym.register("Clock-v0", Clock, max_episode_steps=5)

@@ -140,13 +140,11 @@ def test_fisher_vector_product_is_the_fisher_matrix_and_the_hessian_of_the_kl(fi
     torch.testing.assert_close(product, hessian(mean_kl)(theta) @ vector, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-def test_conjugate_gradient_solves_the_explicit_system(fisher, compiled):
-    torch.compiler.reset()
+def test_conjugate_gradient_solves_the_explicit_system(fisher):
     script, args, state, batch, theta, F = fisher
     b = grad(lambda theta: script.objective(args, script.with_parameters(state.policy, theta), batch))(theta)
-    product = script.compiled_fisher_vector_product if compiled else script.fisher_vector_product
-    x, residual = script.conjugate_gradient(lambda v: product(state.policy, theta, v, batch) + 0.1 * v, b, 60)
+    product = lambda v: script.fisher_vector_product(state.policy, theta, v, batch) + 0.1 * v  # noqa: E731
+    x, residual = script.conjugate_gradient(product, b, 60)
     exact = torch.linalg.solve(F + 0.1 * torch.eye(len(b)), b)
     assert (x - exact).norm() < 1e-3 * exact.norm()
     assert residual.norm() < 1e-4 * b.norm()

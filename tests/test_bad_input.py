@@ -73,10 +73,10 @@ def test_arguments(algo, runs, capsys):
 
 
 def test_as_a_process(runs):
-    for flags in (["--num-envs", "0"], ["--no-such-flag"]):
-        result = subprocess.run([sys.executable, ROOT / "algos" / "ppo.py", *flags], capture_output=True, text=True)
-        assert result.returncode == 2 and "Traceback" not in result.stderr
-        assert list(runs.iterdir()) == []
+    command = [sys.executable, ROOT / "algos" / "ppo.py", "--no-such-flag"]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 2 and "Traceback" not in result.stderr
+    assert list(runs.iterdir()) == []
 
 
 def test_run_folder_of_another_run(runs, capsys):

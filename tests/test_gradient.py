@@ -114,7 +114,9 @@ def test_noise_scale_and_convergence_match_the_exact_gradient_and_covariance(mad
             point = cell[name][baseline][1]
             low, high = point["interval"]
             assert abs(point["corrected"] - exact) < high - low < 0.15, (baseline, name)
-    assert "noise scale" in capsys.readouterr().out
+        for pairs, point in zip(cell["pairs"], cell["variance"][baseline]):  # a law of many dimensions
+            assert point["mean"] == pytest.approx(pairs / (pairs + B), abs=0.04 if baseline == module.NETWORK else 0.1)
+    assert "a batch of 64 is 1/4 of the noise scale (2" in capsys.readouterr().out
 
 
 def test_noise_scale_has_no_bias():
@@ -130,15 +132,78 @@ def test_noise_scale_has_no_bias():
     assert any(x["pairs"] is None for x in found)
 
 
-def test_interval_of_the_noise_scale_holds_it():
+@pytest.mark.parametrize("P, noise", [(200, 0.2), (20, 2), (200, 20)])
+def test_interval_of_the_noise_scale_holds_it(P, noise):
+    """Whether an estimate is more signal than noise, as much, or twenty times as much noise."""
     module, rng = load("gradient"), np.random.default_rng(1)
-    g, pairs, B = np.full(200, 0.1), 1000, 2000.0  # |g|^2 = 2
-    held = 0
+    pairs, held = 1000, 0
     for _ in range(200):
-        gradients = g + rng.normal(size=(10, 200)) * (B * 2 / 200 / pairs) ** 0.5
+        gradients = (1 + rng.normal(size=(10, P)) * noise**0.5) / P**0.5  # |g|^2 = 1, tr(S) = 1000 noise
         low, high = module.noise_scale(gradients, pairs, 200)["interval"]
-        held += low < B and (high is None or B < high)
-    assert held > 175
+        held += (low is not None and low < pairs * noise) and (high is None or pairs * noise < high)
+    assert 174 <= held <= 199
+
+
+def test_cosines_follow_the_law_of_the_noise_scale():
+    """Of estimates with one another K / (K + B), with the real gradient its root; also where B is not K's size."""
+    module, rng, B, repeats = load("gradient"), np.random.default_rng(0), 20_000, 40
+    g = rng.normal(size=3000) / 3000**0.5
+    pairs = [2000, 20_000, 200_000]
+    estimates = [g + rng.normal(size=(repeats, 1, 3000)) * (B / K / 3000) ** 0.5 for K in pairs]
+    found = module.compare(estimates, estimates[-1], np.broadcast_to(g, (repeats, 1, 3000)), pairs[-1])
+    assert found["noise_scale"][module.NETWORK]["pairs"] == pytest.approx(B, rel=0.05)
+    for K, between, real in zip(pairs, *(found[name][module.NETWORK] for name in ("variance", "convergence"))):
+        assert between["mean"] == pytest.approx(K / (K + B), abs=0.01)
+        assert real["mean"] == pytest.approx((K / (K + B)) ** 0.5, abs=0.01)
+
+
+def cell_with(iteration, inverse, interval, cosine=0.25):
+    """A cell whose 1 / B is known, and its interval."""
+    scale = dict(grad_sq=inverse, trace=1.0, inverse_interval=interval)
+    cosines = {name: {load("gradient").NETWORK: [dict(mean=cosine)]} for name in ("variance", "convergence")}
+    return dict(
+        iteration=iteration, noise_scale={load("gradient").NETWORK: scale}, batch_size=2048, pairs=[2048], **cosines
+    )
+
+
+def test_noise_scale_in_words():
+    describe = load("gradient").describe
+    one = [cell_with(300, 1 / 92160, [1 / 180_000, 1 / 60_000])]
+    measured = '(measured 0.25, and with the "true" gradient 0.25)'
+    share, law = "a batch of 2,048 is 1/45 of the noise scale", "two estimates have a cosine of 0.022"
+    assert describe(one) == f"{share} (92,000 [60,000, 180,000] pairs): {law} {measured}"
+    again = cell_with(300, 1 / 92160, [1 / 180_000, 1 / 60_000])  # the same network, measured once
+    assert describe([*one, again]) == f"{share} (92,000 [60,000, 180,000] pairs, mean of 2 runs): {law} {measured}"
+    two = [
+        cell_with(0, 1 / 500, [1 / 500 - 3e-4, 1 / 500 + 3e-4]),
+        cell_with(0, 1 / 1000, [1 / 1000 - 4e-4, 1 / 1000 + 4e-4]),
+    ]
+    assert "is 3.1 times the noise scale (670 [570, 800] pairs, mean of 2 runs)" in describe(two)  # 1.5e-3 +- 2.5e-4
+    unknown = describe([cell_with(300, 1 / 92160, [-1e-6, 1 / 40_960])])
+    assert "noise scale is more than 41,000 pairs" in unknown and "a cosine of less than 0.048" in unknown
+    few = cell_with(300, 1 / 5000, None)
+    del few["noise_scale"][load("gradient").NETWORK]["inverse_interval"]  # two estimates have none
+    assert "is 1/2 of the noise scale (5,000 pairs): two estimates have a cosine of 0.29" in describe([few])
+
+
+def test_picture_of_the_noise_scale(monkeypatch, tmp_path):
+    module, figures = load("gradient"), []
+    monkeypatch.setattr(module, "save_figure", lambda figure, path: figures.append(figure))
+    known = [cell_with(0, 1e-3, [8e-4, 1.2e-3]), cell_with(100, 1e-5, [-3e-5, 3e-5])]
+    other = [cell_with(0, 3e-3, [2.8e-3, 3.2e-3]), cell_with(100, 2e-5, [1e-5, 3e-5])]
+    style = dict(color="red", linestyle="-", label="ppo", marker="o")
+    module.draw_noise_scale([(style, [known, other])], tmp_path / "x")
+    [axis] = figures[0].axes
+    first, second, thick, above, batch, _ = axis.lines
+    np.testing.assert_allclose(first.get_ydata(), [1000, np.nan])
+    np.testing.assert_allclose(second.get_ydata(), [1e3 / 3, 5e4])
+    np.testing.assert_allclose(thick.get_ydata(), [500, np.nan])  # the mean of 1 / B; then nothing but a lower bound
+    assert list(above.get_xdata()) == [100] and list(batch.get_ydata()) == [2048, 2048]
+    assert batch.get_label() == "pairs of a training batch: 2,048"
+    (low, high), (bound, top) = (bar[:, 1] for bar in axis.collections[0].get_segments())
+    assert 1 / np.array([low, high]) == pytest.approx(2e-3 + np.array([1, -1]) * 2e-4 * 0.5**0.5)
+    assert bound == pytest.approx(1 / (1.5e-5 + 5e-6 * 5**0.5)) and top > axis.get_ylim()[1] > bound
+    assert axis.get_yscale() == "log" and axis.get_ylabel() == "noise scale (state-action pairs)"
 
 
 def test_repeatable_estimates_can_point_elsewhere():
@@ -167,17 +232,3 @@ def test_the_same_network_counts_once(made, tmp_path):
     expected = [(a["mean"] + b["mean"]) / 2 for a, b in zip(points[0], points[2])]
     assert list(axis.lines[-1].get_ydata()) == pytest.approx(expected)
     assert len(axis.lines) == 4
-
-
-def test_steps_without_gradients_are_measured_at_every_checkpoint_that_has_one(made, tmp_path, capsys):
-    module, run = load("gradient"), str(made / "chain")
-    flags = ["--out", str(tmp_path), "--jobs", "1", "--no-gradients"]
-    module.main([run, *flags, "--steps", "--step-repeats", "3"])
-    found = cells(tmp_path, "gradient")
-    assert [cell["iteration"] for cell in found] == [0, 1]  # the last of the three ended training
-    assert all("variance" not in cell and len(cell["norms"]) == 3 for cell in found)
-    assert not (tmp_path / "gradient.png").exists() and (tmp_path / "gradient_steps.png").exists()
-    for wrong in ([], ["--steps", "--baselines"], ["--steps", "--checkpoints", "2"]):
-        with pytest.raises(SystemExit) as ended:
-            module.main([run, *flags, *wrong])
-        assert ended.value.code == 2

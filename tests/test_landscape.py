@@ -57,7 +57,7 @@ def exact_reward(env, policy, parameters):
 @pytest.mark.parametrize("name, env", [("bandit", Bandit), ("chain", Chain)])
 def test_change_by_a_step_is_the_exact_difference_and_closer_for_the_pairing(known, tmp_path, capsys, name, env):
     found = landscape(known / name, tmp_path, "--grid", "2", "--reward-pairs", "1500")
-    line = capsys.readouterr().out.splitlines()[1]
+    [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("iteration")]
     source, policy, start = sourced(known / name)
     experience, points = common.collect_group(source, (0, 0, 1, 64, 0), 1, 64), [(0, 0), (0, 1), (1, 0), (1, 1)]
     step, _ = load("landscape").take_step(source, (0, 0), experience, points)
@@ -228,6 +228,21 @@ def test_evaluation_through_training(known, tmp_path, capsys):
     ends = common.t_interval(np.array([exact[6], exact[13]]))
     assert f"[{ends[0]:.1f}, {ends[1]:.1f}] over 2 runs (95 % t interval)" in out.splitlines()[-2]
     assert out.splitlines()[-2].startswith("ppo, 384 steps: return ")
+    assert (tmp_path / "evaluate.md").read_text().splitlines()[2].startswith("| ppo | 384 | ")
+
+
+def test_table_has_the_steps_nearest_a_million_and_the_last(tmp_path, capsys):
+    module = load("evaluate")
+    points = {step: dict(mean=float(step), interval=None) for step in (0, 900_000, 999_424, 1_200_000, 7_995_392)}
+    curves = {
+        "ppo": dict(runs={1: {}, 2: {}}, points=points),
+        "a2c": dict(runs={1: {}}, points={5: points[0]}),
+        "b": dict(runs={}, points={}),
+    }
+    module.write_table(curves, 10, tmp_path / "x.md")
+    rows = (tmp_path / "x.md").read_text().splitlines()[2:]
+    assert rows[0] == "| ppo | 999,424 | 999424.0 | 2 runs |" and rows[1] == "| ppo | 7,995,392 | 7995392.0 | 2 runs |"
+    assert rows[2:] == ["| a2c | 5 | 0.0 | 10 episodes of one run |"]
 
 
 def test_curves_are_means_over_runs_where_all_have_a_checkpoint(known, monkeypatch, tmp_path):

@@ -1,8 +1,10 @@
 """Rewards aggregated, from run folders whose numbers are known."""
 
+import contextlib
 import csv
 import json
 from dataclasses import asdict
+from functools import partial
 from itertools import product
 from unittest.mock import patch
 
@@ -21,15 +23,17 @@ NINE = "value_clip reward_scale orthogonal_init anneal_lr reward_clip obs_norm o
 def write(tmp_path):
     """Writes a run of 2048 steps an iteration with these rewards (None: no episode ended) -> its folder."""
 
-    def write_run(*rewards, name=None, algo="ppo", planned=None, **arguments):
+    def write_run(*rewards, name=None, algo="ppo", planned=None, kl=None, script="1a", **arguments):
         args = asdict(load(algo).Args(total_timesteps=2048 * (planned or len(rewards)), **arguments))
         folder = tmp_path / "runs" / (name or str(len(list(tmp_path.glob("runs/*")))))
         folder.mkdir(parents=True)
-        (folder / "config.json").write_text(json.dumps(dict(algo=algo, args=args)))
+        (folder / "config.json").write_text(json.dumps(dict(algo=algo, script=script, args=args)))
         with open(folder / "progress.csv", "w", newline="") as file:
             table = csv.writer(file)
-            table.writerow(["iteration", "global_step", "episodic_return", "policy_lr"])
-            table.writerows([i, 2048 * (i + 1), "" if x is None else x, 0.1] for i, x in enumerate(rewards))
+            table.writerow(["iteration", "global_step", "episodic_return", "mean_kl", "policy_lr"])
+            kls = kl or [""] * len(rewards)
+            rows = zip(rewards, kls)
+            table.writerows([i, 2048 * (i + 1), "" if x is None else x, y, 0.1] for i, (x, y) in enumerate(rows))
         return folder
 
     return write_run
@@ -39,9 +43,12 @@ def write(tmp_path):
 def aggregate(tmp_path):
     """Calls rewards.py on all runs written so far -> what it wrote to rewards.json."""
 
-    def call(*flags, runs=None):
+    def call(*flags, runs=None, lacking=False):
         out = tmp_path / "out"
-        load("rewards").main([str(x) for x in runs or sorted(tmp_path.glob("runs/*"))] + ["--out", str(out), *flags])
+        folders = [str(x) for x in runs or sorted(tmp_path.glob("runs/*"))]
+        with pytest.raises(SystemExit) if lacking else contextlib.nullcontext() as ended:
+            load("rewards").main(folders + ["--out", str(out), *flags])
+        assert not lacking or ended.value.code == 1
         return json.loads((out / "rewards.json").read_text())
 
     return call
@@ -90,7 +97,7 @@ def test_statistics_match_scipy_and_rliable(results):
     ppo, trpo = (x for x in results["settings"] if x["env_id"] == "Hopper-v5")
     assert (ppo["label"], trpo["label"]) == ("ppo", "trpo")
     assert ppo["mean"]["value"] == pytest.approx(2364)
-    assert ppo["mean"]["interval"] == pytest.approx([1858.5, 2815.1], abs=40)
+    assert ppo["mean"]["interval"] == pytest.approx([1737.697, 2990.303], abs=0.01)  # ttest_1samp
     assert ppo["interquartile_mean"]["value"] == pytest.approx(2477.75)
     assert ppo["interquartile_mean"]["interval"] == pytest.approx([1838.3, 2924.5], abs=70)
     assert trpo["interquartile_mean"]["value"] == pytest.approx(2205.6666667)
@@ -126,8 +133,9 @@ def test_aai_and_acli_have_the_value_and_interval_of_all_resamples(write, aggreg
         for seed, reward in enumerate(rewards):
             write(reward, algo=algo, seed=seed)
     write(1, algo="ppo", env_id="Walker2d-v5")
-    [found] = aggregate("--aai", *finals)["aai"]
-    assert "no AAI on Walker2d-v5: no complete run of ppo_m or trpo or trpo_plus" in capsys.readouterr().err
+    [found] = aggregate("--aai", *finals, lacking=True)["aai"]
+    message = "rewards.py: --aai: on Walker2d-v5 no complete run is ppo_m or trpo or trpo_plus; there are ppo\n"
+    assert message in capsys.readouterr().err
     ppo, ppo_m, trpo, trpo_plus = np.ix_(*map(resampled_means, finals.values()))
     aai = np.maximum(abs(ppo - trpo_plus), abs(ppo_m - trpo))
     acli = np.maximum(abs(ppo - ppo_m), abs(trpo_plus - trpo))
@@ -139,10 +147,97 @@ def test_aai_and_acli_have_the_value_and_interval_of_all_resamples(write, aggreg
 
 def test_intervals_cover_as_the_docstring_says():
     module, rng = load("rewards"), np.random.default_rng(1)
-    for n, share in ((3, 0.73), (5, 0.83), (10, 0.90)):
-        found = [module.bootstrap(module.mean, rng.standard_normal(n))["interval"] for _ in range(1000)]
+    samples = {n: rng.standard_normal((1000, n)) for n in (3, 5, 9, 10)}
+    bootstrap = partial(module.bootstrap, module.mean)
+    cases = [(bootstrap, 3, 0.73), (bootstrap, 5, 0.83), (module.mean_of, 10, 0.90)]
+    cases += [(module.mean_of, n, 0.95) for n in (3, 5, 9)]
+    for interval_of, n, share in cases:
+        found = [interval_of(x)["interval"] for x in samples[n]]
         assert f"{share:.0%}".replace("%", " %") in module.__doc__
-        assert np.mean([low < 0 < high for low, high in found]) == pytest.approx(share, abs=0.035)
+        assert np.mean([low < 0 < high for low, high in found]) == pytest.approx(
+            share, abs=0.02 + 0.015 * (share < 0.95)
+        )
+    for n, m, share in ((3, 8, 0.95), (10, 10, 0.92)):
+        found = [
+            module.difference(3 * x, y)["interval"]
+            for x, y in zip(rng.normal(size=(1000, n)), rng.normal(size=(1000, m)))
+        ]
+        assert np.mean([low < 0 < high for low, high in found]) == pytest.approx(share, abs=0.03), (n, m)
+
+
+def test_differences_behind_aai_have_signs_and_their_intervals(write, aggregate, tmp_path):
+    finals = {"ppo": [10.0, 14, 15], "ppo_m": [6.0, 4, 5.5], "trpo": [9.0, 7, 1], "trpo_plus": [16.0, 22, 17]}
+    for algo, rewards in finals.items():
+        for seed, reward in enumerate(rewards):
+            write(reward, algo=algo, seed=seed)
+    [cell] = aggregate("--aai", *finals)["aai"]
+    found = cell["differences"]
+    assert list(found) == ["ppo - trpo_plus", "ppo_m - trpo", "ppo - ppo_m", "trpo_plus - trpo"]
+    assert [x["value"] for x in found.values()] == pytest.approx(
+        [13 - 55 / 3, 15.5 / 3 - 17 / 3, 13 - 15.5 / 3, 38 / 3]
+    )
+    # By hand: variances 7, 31/3 of 3 runs each, so half the interval is t(3.856) sqrt(52/9) = 2.8182 * 2.4037.
+    assert found["ppo - trpo_plus"]["interval"] == pytest.approx([-16 / 3 - 6.774, -16 / 3 + 6.774], abs=0.02)
+    text = (tmp_path / "out" / "rewards.md").read_text()
+    assert "| ppo - trpo_plus [95 % t] |" in text and "| -5.33 [-12.1, 1.44] |" in text
+
+
+def test_kl_is_averaged_as_logarithms(write, aggregate, tmp_path):
+    write(*[1] * 30, kl=[1e-2] * 30)
+    write(*[1] * 30, kl=[1e-4] * 30, seed=2)
+    curve = aggregate("--kl")["settings"][0]["kl"]
+    half = 12.7062 * np.log(10)
+    assert curve["mean"] == pytest.approx([1e-3] * 100) and curve["steps"][-1] == 30 * 2048
+    assert np.log(curve["high"]) == pytest.approx([np.log(1e-3) + half] * 100)
+    assert (tmp_path / "out" / "rewards_kl.png").exists()
+    write(1, algo="trpo")
+    assert "kl" not in aggregate("--kl", lacking=True)["settings"][1]
+
+
+def test_candidates_are_compared_on_their_common_seeds(write, aggregate, capsys):
+    for policy_lr, rewards in ((1e-4, {1: 10, 2: 20}), (1e-3, {1: 9, 2: 19, 3: 90})):  # the best but for one seed more
+        for seed, reward in rewards.items():
+            write(reward, policy_lr=policy_lr, seed=seed)
+    [found] = aggregate("--best-of", "policy_lr")["settings"]
+    assert found["tuned"] == dict(policy_lr=1e-4) and found["finals"] == [10, 20]
+    assert [(x["runs"], x["mean"]) for x in found["tried"]] == [(2, 15), (2, 14)]
+    begun = write(1, policy_lr=1e-2, planned=2)
+    capsys.readouterr()
+    aggregate("--best-of", "policy_lr", lacking=True)
+    assert f"--best-of: of the runs like {begun} none is complete" in capsys.readouterr().err
+    write(50, policy_lr=1e-5, seed=9)
+    assert "no seed in common" in refused(capsys, aggregate, "--best-of", "policy_lr")
+
+
+def test_what_lacks_runs_comes_after_the_tables(write, aggregate, capsys, tmp_path):
+    write(1)
+    write(2, value_clip=False, planned=2)
+    flags = "--paired --histograms value-clip --aai ppo a b c".split()
+    assert aggregate(*flags, lacking=True)["settings"][0]["finals"] == [1]
+    lines = [
+        line.split(":")[1].split()[0] for line in capsys.readouterr().err.splitlines() if line.startswith("rewards.py")
+    ]
+    assert lines == ["--aai", "--paired", "--histograms"]
+    assert "| Hopper-v5 | ppo" in (tmp_path / "out" / "rewards.md").read_text()
+    assert (tmp_path / "out" / "rewards.png").exists()
+
+
+def test_versions_of_a_script_behind_a_table_are_named(write, aggregate, capsys, tmp_path):
+    a, b = write(1, script="aaaaaaaa" * 8), write(2, script="bbbbbbbb" * 8, seed=2)
+    write(2, algo="trpo")
+    found = aggregate()["scripts"]
+    assert found[0] == dict(algo="ppo", versions=dict(aaaaaaaa=[str(a)], bbbbbbbb=[str(b)])) and len(found) == 2
+    message = "Runs by different versions of ppo.py: 1 by aaaaaaaa, 1 by bbbbbbbb.\n"
+    assert capsys.readouterr().err == message and message in (tmp_path / "out" / "rewards.md").read_text()
+
+
+def test_interquartile_mean_is_of_four_runs_or_more(write, aggregate, tmp_path):
+    for seed, reward in enumerate((1, 2, 30)):
+        write(reward, seed=seed)
+    assert aggregate()["settings"][0]["interquartile_mean"] is None
+    assert "| 3 | 11 [-29.9, 51.9] | - | 1 to 30 |" in (tmp_path / "out" / "rewards.md").read_text()
+    write(4, seed=4)
+    assert aggregate()["settings"][0]["interquartile_mean"]["value"] == 3
 
 
 def test_one_run_has_no_interval(write, aggregate):
@@ -158,7 +253,9 @@ def test_curve_is_the_mean_of_the_runs_where_all_have_been(write, aggregate):
     write(None, *[5] * 29, seed=2)
     curve = aggregate()["settings"][0]["curve"]
     assert (curve["steps"][0], curve["steps"][-1]) == (2 * 2048, 30 * 2048)
-    assert (set(curve["low"]), set(curve["mean"]), set(curve["high"])) == ({3}, {4}, {5})
+    half = 12.7062  # Student's t of two runs
+    assert set(curve["mean"]) == {4} and curve["low"] == pytest.approx([4 - half] * 100, abs=1e-3)
+    assert curve["high"] == pytest.approx([4 + half] * 100, abs=1e-3)
 
 
 def test_incomplete_runs_are_named_and_left_out(write, aggregate, capsys, tmp_path):
@@ -264,7 +361,7 @@ def test_paired_differences_are_by_seed(write, aggregate, tmp_path):
         exact = [rewards[tuple(on), seed] - rewards[tuple(off), seed] for seed in seeds]
         assert x["seeds"] == seeds and x["differences"] == pytest.approx(exact)
         assert x["mean"]["value"] == pytest.approx(np.mean(exact))
-        assert_interval_of(x["mean"], resampled_means(exact))
+        assert x["mean"]["interval"] == pytest.approx(common.t_interval(np.array(exact)))
     assert [len(x["others_on"]) for x in found] == [8, 0] * 9 + [0] and found[-1]["switched"] == NINE
     lines = (tmp_path / "out" / "rewards.md").read_text().splitlines()
     rows = [
@@ -290,8 +387,8 @@ def test_tables_and_figures(results, tmp_path, write, aggregate):
     write(-3.14159, algo="trpo_plus", env_id="Hopper-v5")
     aggregate()
     text, tex = ((tmp_path / "out" / f"rewards.{suffix}").read_text() for suffix in ("md", "tex"))
-    assert "| Hopper-v5 | trpo_plus | 1 | -3.14 | -3.14 | -3.14 to -3.14 |" in text
-    assert r"Hopper-v5 & trpo\_plus & 1 & $-$3.14 & $-$3.14 & $-$3.14 to $-$3.14 \\" in tex and r"[95 \%]" in tex
+    assert "| Hopper-v5 | trpo_plus | 1 | -3.14 | - | -3.14 to -3.14 |" in text
+    assert r"Hopper-v5 & trpo\_plus & 1 & $-$3.14 & - & $-$3.14 to $-$3.14 \\" in tex and r"mean [95 \% t]" in tex
     assert "| 1 ppo |  | 0.61 [" in text and "| 2 trpo | 0.39 [" in text
     for suffix in ("png", "pdf"):
         assert (tmp_path / "out" / f"rewards.{suffix}").stat().st_size > 5000
@@ -310,11 +407,8 @@ def test_bad_input(write, aggregate, capsys, tmp_path):
         ((ppo, off), ("--labels", "PPO")): "write LABEL=ALGO",
         ((ppo, off), ("--labels", "PPO=ppo reward-scale no-tanh")): "no run is ppo reward-scale no-tanh",
         ((ppo, off), ("--best-of", "max_kl")): "no run has this argument",
-        ((ppo, off), ("--histograms", "policy_lr")): "on in some of these runs and off in the others",
-        ((ppo, off), ("--histograms", "tanh")): "on in some of these runs and off in the others",
-        ((ppo, off), ("--histograms", "policy_hidden")): "on in some of these runs and off in the others",
-        ((ppo, off), ("--aai", "ppo", "ppo", "a", "b")): "no complete run is a or b; there are ppo, ppo no-value-clip",
-        ((ppo,), ("--paired",)): "no two settings",
+        ((ppo, off), ("--histograms", "policy_lr")): "not an on/off argument of all these runs",
+        ((ppo, off), ("--histograms", "max_kl")): "not an on/off argument of all these runs",
         ((ppo,), ("--out", str(ppo / "config.json" / "x"))): "--out",
     }
     for (runs, flags), part in cases.items():

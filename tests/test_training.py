@@ -2,6 +2,7 @@
 
 import dataclasses
 import errno
+import functools
 import os
 import resource
 import signal
@@ -12,7 +13,19 @@ import time
 import numpy as np
 import pytest
 import torch
-from conftest import ALGOS, ROOT, assert_same, checkpoints, flags_of, iterate, load, parameters, progress, start
+from conftest import (
+    ALGOS,
+    ROOT,
+    assert_same,
+    checkpoints,
+    contents,
+    flags_of,
+    iterate,
+    load,
+    parameters,
+    progress,
+    start,
+)
 
 
 def command(algo, flags):
@@ -37,9 +50,10 @@ CASES = [
 ]
 
 
+@functools.cache
 def trace(algo, **settings):
-    """What three iterations of training compute, by name."""
-    script, args, state = start(algo, **settings)
+    """What three short iterations of training compute, by name."""
+    script, args, state = start(algo, total_timesteps=3 * 64, num_steps=64, **settings)
     seen = {}
     for i in range(4):
         for name in ("policy", "value"):
@@ -65,41 +79,53 @@ def test_each_flag_acts_where_it_should_and_nowhere_else(algo, flag):
     assert not same & {first, "policy_3", "value_3"}
 
 
-@pytest.mark.parametrize("algo", ALGOS)
-def test_contract_replays_training_and_seeds_decide_the_bits(algo, runs):
-    script, flags = load(algo), flags_of(algo, checkpoint_every=1)
-    for name, seed in (("a", "1"), ("b", "1"), ("c", "2")):
-        script.main([*flags, "--seed", seed, "--run-name", name])
-    first, again, other = (checkpoints(runs / "runs" / name) for name in "abc")
-    assert [path.name for path in first] == [f"iter_{i:06d}.pt" for i in range(len(first))]
-    assert len(first) >= 3
-    assert_same(parameters(first[-1]), parameters(again[-1]))
-    assert progress(runs / "runs" / "a") == progress(runs / "runs" / "b")
-    assert not torch.equal(parameters(first[-1])["policy.log_std"], parameters(other[-1])["policy.log_std"])
+REPLAYED = [(algo, "Hopper-v5", 2) for algo in ALGOS] + [("ppo", "environments:BriefAnt-v0", 3)]
 
-    checkpoint = torch.load(first[1], weights_only=True)
+
+@pytest.mark.parametrize(("algo", "env_id", "num_envs"), REPLAYED)
+def test_contract_replays_training_and_a_checkpoint_is_everything(algo, env_id, num_envs, runs):
+    """Restored where iteration 1 begins, three iterations later a state is all that the uninterrupted run's was."""
+    script = load(algo)
+    flags = flags_of(algo, env_id=env_id, num_envs=num_envs, total_timesteps=5 * 256 * num_envs)
+    script.main([*flags, "--run-name", "a", "--checkpoint-every", "1"])
+    saved = checkpoints(runs / "runs" / "a")
+    assert [path.name for path in saved] == [f"iter_{i:06d}.pt" for i in range(len(saved))]
+
+    checkpoint = script.load_checkpoint(saved[1])
     args = script.Args(**checkpoint["args"])
     state = script.initial_state(args, script.make_actors(args))
     script.restore(state, checkpoint)
-    *_, statistics = iterate(script, args, state)
+    for row in progress(runs / "runs" / "a")[1:4]:
+        *_, statistics = iterate(script, args, state)
+        assert row["iteration"] == str(state.iteration - 1) and row["global_step"] == str(state.global_step)
+        assert {k: str(v) for k, v in statistics.items()} == {k: row[k] for k in statistics}
+    expected = contents(saved[4])
     script.save_checkpoint(args, runs / "runs" / "a", state)  # over the one that training wrote
-    assert_same(parameters(first[2]), parameters(again[2]))
-    row = progress(runs / "runs" / "a")[1]
-    assert row["iteration"] == "1" and row["global_step"] == str(state.global_step)
-    assert {k: str(v) for k, v in statistics.items()} == {k: row[k] for k in statistics}
+    assert_same(contents(saved[4]), expected)
 
 
-RESUMED = [("ppo", env, n) for env in ("Hopper-v5", "Ant-v5") for n in (1, 3)]
-RESUMED += [(algo, "Hopper-v5", 2) for algo in ALGOS if algo != "ppo"]
+@pytest.mark.parametrize("algo", ALGOS)
+def test_the_seed_decides_the_bits(algo):
+    first, again, other = (trace.__wrapped__(algo, seed=seed) for seed in (1, 1, 2))  # anew, not remembered
+    assert_same(first, again)
+    assert not any(torch.equal(first[name], other[name]) for name in ("networks", "actions", "policy_3"))
 
 
-@pytest.mark.parametrize(("algo", "env_id", "num_envs"), RESUMED)
-def test_killed_run_continues_to_the_same_bits(algo, env_id, num_envs, runs):
-    flags = flags_of(algo, env_id=env_id, num_envs=num_envs, total_timesteps=20 * 256 * num_envs)
-    subprocess.run(command(algo, [*flags, "--run-name", "whole"]), check=True)
+KILLED = [
+    ("ppo", "Hopper-v5", 1, [signal.SIGKILL, signal.SIGINT]),
+    ("ppo", "Ant-v5", 3, [signal.SIGINT]),
+    ("reinforce", "Hopper-v5", 2, [signal.SIGKILL]),
+]
+
+
+@pytest.mark.parametrize(("algo", "env_id", "num_envs", "signs"), KILLED)
+def test_killed_run_continues_to_the_same_bits(algo, env_id, num_envs, signs, runs):
+    flags = flags_of(algo, env_id=env_id, num_envs=num_envs, total_timesteps=16 * 256 * num_envs)
+    load(algo).main([*flags, "--run-name", "whole"])
     folder, whole = runs / "runs" / "killed", runs / "runs" / "whole"
-    for enough, sign in ((2, signal.SIGKILL), (4, signal.SIGINT)):
-        again = command(algo, [*flags, "--run-name", "killed", "--checkpoint-every", "3"])
+    flags += ["--run-name", "killed"]
+    for enough, sign in zip((2, 4), signs):
+        again = command(algo, [*flags, "--checkpoint-every", "3"])
         process = subprocess.Popen(again, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
         while len(checkpoints(folder)) < enough:
             assert process.poll() is None
@@ -108,10 +134,10 @@ def test_killed_run_continues_to_the_same_bits(algo, env_id, num_envs, runs):
         assert process.wait() == {signal.SIGKILL: -9, signal.SIGINT: 130}[sign]
         with open(folder / "progress.csv", "a") as file:
             file.write("19,5120,")  # a row that was being written
-    subprocess.run(command(algo, [*flags, "--run-name", "killed"]), check=True)
-    assert_same(parameters(checkpoints(folder)[-1]), parameters(checkpoints(whole)[-1]))
+    load(algo).main(flags)
+    assert_same(contents(checkpoints(folder)[-1]), contents(checkpoints(whole)[-1]))
     assert progress(folder) == progress(whole)
-    assert len(progress(whole)) >= 17
+    assert len(progress(whole)) >= 14
 
 
 def test_edited_script_and_other_versions_continue_and_say_so(runs, capsys):
@@ -145,20 +171,32 @@ def test_a_file_system_without_locks_is_a_warning(runs, capsys, monkeypatch):
     assert len(progress(runs / "runs" / "a")) == 3
 
 
-@pytest.mark.parametrize("room", [100, 6_000, 20_000])  # not for config.json; the first checkpoint; the logs
-def test_a_full_disk_gets_one_line_and_loses_nothing(room, runs):
-    def limit_files():  # to a size: what then fails, fails as on a full disk
-        resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
-
+@pytest.fixture(scope="module")
+def long_run(tmp_path_factory):
+    """Flags of a run of 20 iterations, and its folder."""
     flags = flags_of("ppo", total_timesteps=20 * 256, policy_hidden="8", value_hidden="8", checkpoint_every=1)
-    full = subprocess.run(command("ppo", flags), preexec_fn=limit_files, capture_output=True, text=True)
-    assert full.returncode == 1 and "Traceback" not in full.stderr
-    assert full.stderr.splitlines()[-1].endswith("the same command continues from the last checkpoint")
-    subprocess.run(command("ppo", flags), check=True)
-    subprocess.run(command("ppo", [*flags, "--run-name", "whole"]), check=True)
-    folders = sorted((runs / "runs").iterdir())
-    assert_same(*(parameters(checkpoints(folder)[-1]) for folder in folders))
-    assert progress(folders[0]) == progress(folders[1]) and len(progress(folders[0])) == 20
+    folder = tmp_path_factory.mktemp("runs")
+    load("ppo").main([*flags, "--runs-dir", str(folder), "--run-name", "whole"])
+    return flags, folder / "whole"
+
+
+@pytest.mark.parametrize("room", [100, 6_000, 20_000])  # not for config.json; the first checkpoint; the logs
+def test_a_full_disk_gets_one_line_and_loses_nothing(room, long_run, runs, capsys):
+    flags, whole = long_run
+    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, unlimited[1]))  # what then fails, fails as on a full disk
+    try:
+        with pytest.raises(SystemExit) as ended:
+            load("ppo").main(flags)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+    message = capsys.readouterr().err
+    assert ended.value.code == 1 and "Traceback" not in message
+    assert message.splitlines()[-1].endswith("the same command continues from the last checkpoint")
+    load("ppo").main(flags)
+    [folder] = (runs / "runs").iterdir()
+    assert_same(contents(checkpoints(folder)[-1]), contents(checkpoints(whole)[-1]))
+    assert progress(folder) == progress(whole) and len(progress(whole)) == 20
 
 
 def test_finished_run_is_left_alone_and_overwrite_starts_anew(runs, capsys):
@@ -212,22 +250,21 @@ def test_without_a_compiler_it_runs_eagerly_and_says_so(runs):
     assert "going on with --no-compile" in result.stderr
 
 
-LEARNING = {  # the defaults where they learn within 60,000 steps for good, else more and smaller steps
-    "ppo": "--total-timesteps 60000",
-    "ppo_m": "--total-timesteps 60000",
-    "ppo_noclip": "--total-timesteps 60000 --policy-lr 3e-4",
-    "trpo": "--total-timesteps 60000 --max-kl 0.04",
-    "trpo_plus": "--total-timesteps 60000",
-    "a2c": "--total-timesteps 100000 --num-envs 2 --num-steps 128 --policy-lr 3e-3 --value-lr 3e-3",
-    "reinforce": "--total-timesteps 100000 --num-steps 512 --policy-lr 1e-2 --num-minibatches 4",
-    "vmpo": "--total-timesteps 100000 --num-envs 1 --policy-lr 1e-3",
+# Eager: compiled is the same (test_mathematics.py). PPO-M, PPO-NoClip and TRPO follow from test_algorithms.py: each is,
+# to the bit, one of these with other flags.
+LEARNING = {
+    "ppo": "--total-timesteps 25000 --num-steps 512 --policy-epochs 5 --value-epochs 5 --policy-lr 1e-3",
+    "trpo_plus": "--total-timesteps 20000 --num-steps 1024 --value-epochs 5 --value-lr 1e-3",
+    "a2c": "--total-timesteps 30000 --num-envs 2 --num-steps 128 --policy-lr 4e-3 --value-lr 4e-3",
+    "reinforce": "--total-timesteps 80000 --num-steps 512 --policy-lr 1e-2",
+    "vmpo": "--total-timesteps 25000 --num-envs 1 --num-steps 512 --policy-epochs 5 --value-epochs 5 --policy-lr 3e-3",
 }
 
 
-@pytest.mark.parametrize("algo", ALGOS)
+@pytest.mark.parametrize("algo", LEARNING)
 def test_learns_inverted_pendulum(algo, runs):
-    torch.compiler.reset()
-    load(algo).main(f"--env-id InvertedPendulum-v5 {LEARNING[algo]}".split())
+    flags = "--env-id InvertedPendulum-v5 --num-minibatches 4 --no-compile"
+    load(algo).main(f"{flags} {LEARNING[algo]}".split())
     [folder] = (runs / "runs").iterdir()
-    returns = [float(row["episodic_return"]) for row in progress(folder)[-10:] if row["episodic_return"]]
+    returns = [float(row["episodic_return"]) for row in progress(folder)[-5:] if row["episodic_return"]]
     assert np.mean(returns) >= 900

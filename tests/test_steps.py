@@ -1,0 +1,58 @@
+"""Update steps: the distance between policies, and where steps are measured."""
+
+import json
+
+import common
+import numpy as np
+import pytest
+import torch
+from conftest import ROOT, flags_of, load
+
+TINY = dict(total_timesteps=320, num_steps=64, policy_epochs=1, value_epochs=1)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A short run of PPO on the Chain, five iterations."""
+    folder = tmp_path_factory.mktemp("runs")
+    flags = flags_of("ppo", env_id="environments:Chain-v0", run_name="chain", runs_dir=str(folder), **TINY)
+    load("ppo").main([*flags, *"--policy-hidden 8 --value-hidden 8 --checkpoint-every 1".split()])
+    return folder / "chain"
+
+
+def test_kl_between_policies_is_exact(run):
+    """Means s apart, at the stds a and b: (a^2 + s^2) / 2 b^2 - 1/2 + ln b/a and the same the other way round."""
+    module, source = load("steps"), common.Source(ROOT / "algos" / "ppo.py", run, 0)
+    policy = common.checkpoint_state(source)[2].policy
+    parameters = []
+    for shift, std in ((0.0, 1.0), (0.5, 2.0)):
+        with torch.no_grad():
+            policy.mean[-1].bias += shift
+            policy.log_std.fill_(np.log(std))
+        parameters.append(common.flat_parameters(policy))
+    found = module.kls(policy, parameters, np.eye(4, dtype=np.float32))
+    of_an_action = [1.25 / 8 - 0.5 + np.log(2), 4.25 / 2 - 0.5 - np.log(2)]
+    np.testing.assert_allclose(found, np.array([[0, 1], [1, 0]]) * sum(of_an_action), atol=1e-6)  # of two, halved
+
+
+def test_steps_from_the_same_batches_are_one_step(run, tmp_path, monkeypatch):
+    module = load("steps")
+    step = module.training_step
+    monkeypatch.setattr(module, "draw_steps", lambda *_: None)  # a KL of 0 has no logarithm
+    monkeypatch.setattr(module, "training_step", lambda source, seed, *size: step(source, seed[:-1], *size))
+    module.main([str(run), "--out", str(tmp_path), "--jobs", "1", "--repeats", "3"])
+    for cell in json.loads((tmp_path / "steps.json").read_text()):
+        assert cell["cosine"]["mean"] == pytest.approx(1) and cell["kl"]["mean"] == pytest.approx(0, abs=1e-6)
+        assert min(cell["norms"]) == max(cell["norms"]) > 0
+
+
+def test_steps_are_measured_where_there_are_some(run, tmp_path, capsys):
+    flags, module = [str(run), "--out", str(tmp_path), "--jobs", "1", "--repeats", "3"], load("steps")
+    for checkpoints, expected in (([], [0, 1, 3, 4]), (["all"], [0, 1, 2, 3, 4]), (["2"], [2])):
+        module.main(flags + (["--checkpoints", *checkpoints] if checkpoints else []))
+        lines = [line for line in capsys.readouterr().out.splitlines() if "cosine" in line]
+        assert [int(line.split("iteration ")[1].split(":")[0]) for line in lines] == expected
+    for wrong, message in ((["--checkpoints", "5"], "training ended there"), (["--repeats", "1"], "two or more")):
+        with pytest.raises(SystemExit) as ended:
+            module.main(flags + wrong)
+        assert ended.value.code == 2 and message in capsys.readouterr().err
