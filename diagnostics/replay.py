@@ -1,0 +1,436 @@
+"""Which update broke it? Takes some of training's iterations again, to the bit, and shows of every update what training
+logged and what it did not, and what the surrogate promised beside what the reward did.
+
+    python diagnostics/replay.py runs/Hopper-v5__ppo__seed1 --from 300 --to 325
+    python diagnostics/replay.py runs/Hopper-v5__trpo_plus__seed2 --from 425 --to 450 --episodes 24
+
+Update 300 is what iteration 300 ends with; --from 300 --to 325 are the 25 updates between the states in which these two
+iterations begin. The replay goes from the newest checkpoint at or before --from, through --to, to the next checkpoint.
+Of every checkpoint that it meets it says whether it arrives at the same state, and of progress.csv whether it repeats
+it, to the last digit. Where it does not (another version of a library or of the script, no compiler), it goes on from
+the checkpoint. Of an environment that is not MuJoCo's only a replay --from 0 is exact: a checkpoint does not hold the
+episodes that were under way, so from any other, new ones begin, and its iterations are not those that training took.
+
+- promised: the change of the script's own objective on the update's batch, in that objective's units.
+- reward: mean undiscounted return of complete episodes of the policies before and after the update, both with the
+  normalizers as the iteration's rollout left them, with which the next one begins; so what the normalizers move is not
+  in it: that is between one update's after and the next one's before. All have the same seeds, an episode's reset and
+  the noise of its actions (common random numbers).
+- its change: the mean difference of the same seeds, and Student's t interval at confidence 1 - 0.05 / updates
+  (Bonferroni): if no update did anything, one or more of all these intervals would leave out 0 in at most 5 % of calls.
+  An update whose interval lies below 0 gets a line. Of a smaller fall the call says how large it must have been to be
+  seen four times in five: (t of the interval + t of 0.8) standard errors, the median over the updates. Then all the
+  updates together: after the last against before the first, each with its normalizers, at 95 %.
+- KL(before || after) and ratios on the batch; the largest KL, in which pair (row of the batch) and at which step of its
+  episode. Standard deviation of each action, mean over the batch, after the update.
+- gradient norms of the objective and of the value loss on the whole batch, as the update begins; beside them what the
+  script logs: the mean norm over its minibatches (TRPO: of its one step) and the share of them that is clipped.
+  Explained variance of the value targets, before and after the fit.
+- drift of the normalizers: over the iteration's rollout, how far a mean moved, in its standard deviations (the largest
+  over the observation's entries), and by which share a standard deviation changed (of rewards: their scale).
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from csv import DictReader
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import ModuleType
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+import tyro
+from common import (
+    GROUP,
+    Options,
+    Source,
+    check_options,
+    checkpoint_state,
+    copied,
+    flat_parameters,
+    identify,
+    look,
+    measure_missing,
+    new_figure,
+    note,
+    open_runs,
+    output_folder,
+    play_seeds,
+    run_program,
+    save_figure,
+    segment_rows,
+    stop,
+    t_interval,
+    training_state,
+)
+from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+from scipy import stats
+from torch import Tensor, nn
+from torch.distributions import kl_divergence
+from tqdm import tqdm
+
+# Arguments -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Args(Options):
+    first: Annotated[int, tyro.conf.arg(name="from")]
+    """iteration that begins with the first update"""
+    last: Annotated[int, tyro.conf.arg(name="to")]
+    """iteration that begins after the last update"""
+    episodes: int = 100
+    """episodes before and after each update; with 100, 25 updates on Hopper-v5 take two cores less than 10 minutes"""
+
+
+# Replay --------------------------------------------------------------------------------------------------------------
+
+
+def replay(args: Args, sources: list[Source], folder: Path) -> dict[int, tuple[dict[str, Any], Tensor, Tensor]]:
+    """Continues the first checkpoint as training did, through --to and to the last of the checkpoints. Of each
+    iteration: numbers, policy parameters [P] before and after. Into the folder go the states after the wanted ones."""
+    script, settings, state = training_state(sources[0])
+    base, later = script.load_checkpoint(sources[0].path), {source.iteration: source for source in sources[1:]}
+    rows, taken, arrived = progress_rows(sources[0].run), {}, sources[0].iteration
+    seconds = 0.1 if sys.stderr.isatty() else 30  # in a file, a line now and then
+    for i in tqdm(range(arrived, max(args.last, *later, 0)), "replay", leave=False, mininterval=seconds):
+        before = flat_parameters(state.policy)
+        numbers = take_iteration(script, settings, state)
+        numbers["unlike_progress"] = unlike_progress(numbers, rows.get(i))
+        numbers |= dict(next_checkpoint=None, unlike_checkpoint=None)
+        taken[i] = numbers, before, flat_parameters(state.policy)
+        if args.first <= i < args.last:
+            save_state(base, state, Source(script, folder, i + 1).path)
+        if i + 1 in later:
+            _, _, there = training_state(later[i + 1])
+            kept = [name for name in vars(state) if name != "actors" or there.actors[0].obs is not None]
+            unlike = [name for name in kept if not same(getattr(state, name), getattr(there, name))]
+            for j in range(arrived, i + 1):
+                taken[j][0].update(next_checkpoint=i + 1, unlike_checkpoint=unlike)
+            state, arrived = there if unlike else state, i + 1
+    return taken
+
+
+def save_state(base: dict[str, Any], state: Any, path: Path) -> None:
+    """A checkpoint with the state's networks, statistics and counters, all that acting reads, for the workers."""
+    parts = {name: part for name, part in vars(state).items() if isinstance(part, int | float | Tensor)}
+    parts |= {name: part.state_dict() for name, part in vars(state).items() if hasattr(part, "state_dict")}
+    path.parent.mkdir(exist_ok=True)
+    torch.save(base | parts, path)
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two parts of a training state are equal, to the bit. Of an actor: its observation and its episode so far,
+    which tell of its environment."""
+    if isinstance(a, Tensor | np.ndarray):
+        return np.array_equal(a, b)
+    if isinstance(a, list):
+        return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, nn.Module):
+        a, b = a.state_dict(), b.state_dict()
+    elif isinstance(a, np.random.Generator):
+        a, b = a.bit_generator.state, b.bit_generator.state
+    elif hasattr(a, "__dict__"):
+        a, b = ({name: x for name, x in vars(part).items() if name != "env"} for part in (a, b))
+    return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a) if isinstance(a, dict) else a == b
+
+
+def progress_rows(run: Path) -> dict[int, dict[str, str]]:
+    """What training logged, by iteration."""
+    path = run / "progress.csv"
+    try:
+        rows = list(DictReader(path.read_text().splitlines())) if path.is_file() else []
+        return {int(row["iteration"]): row for row in rows if None not in row.values()}  # None: half written
+    except (ValueError, KeyError):
+        stop(f"{path} is damaged")
+
+
+def unlike_progress(numbers: dict[str, Any], row: dict[str, str] | None) -> list[str] | None:
+    """Names of the logged numbers that the iteration does not repeat to the last digit; None where nothing was logged.
+    The row's numbers are texts that Python made of floats, which have all their digits."""
+    episodes = numbers["training_episodes"]
+    mine = numbers["statistics"] | dict(global_step=numbers["global_step"], episodes=len(episodes))
+    if episodes:
+        mine |= dict(zip(("episodic_return", "episodic_length"), np.mean(episodes, axis=0).tolist()))
+    return [name for name, x in mine.items() if row.get(name) and row[name] != str(x)] if row else None
+
+
+# Updates -------------------------------------------------------------------------------------------------------------
+
+WHEN = "before", "after"  # the update
+
+
+def take_iteration(script: ModuleType, settings: Any, state: Any) -> dict[str, Any]:
+    """Takes the state through one iteration, in place, and measures the update on its own batch."""
+    before, lengths = copied(state), [actor.episode_length for actor in state.actors]
+    experience = script.rollout(settings, state)
+    batch = script.estimate_advantages(settings, state, experience)
+    steps = episode_steps(experience, settings.num_steps, lengths)
+    numbers = dict(policy_gradient=gradient_norm(script.objective(settings, state.policy, batch), state.policy))
+    if hasattr(state, "value"):
+        numbers["value_gradient"] = gradient_norm(script.value_loss(settings, state.value, batch), state.value)
+    numbers["statistics"] = script.update(settings, state, batch)
+    numbers |= compare_policies(before.policy, state.policy, batch, steps)
+    with torch.no_grad():
+        values = [script.objective(settings, policy, batch).item() for policy in (before.policy, state.policy)]
+    numbers |= dict(promised=values[1] - values[0], drift=drift(before, state))
+    if hasattr(state, "value"):
+        numbers["explained_variance"] = [explained_variance(x.value, batch) for x in (before, state)]
+    return numbers | dict(global_step=state.global_step, training_episodes=experience["episodes"])
+
+
+def episode_steps(experience: dict[str, Any], num_steps: int, lengths: list[int]) -> list[int]:
+    """At which step of its episode, 1 being the first, each pair [B] stands; lengths: steps of each actor's unfinished
+    episode before the rollout."""
+    begins = {rows.start: length for rows, length in zip(segment_rows(experience, num_steps), lengths)}
+    steps, step = [], 0
+    for row, ended in enumerate(experience["terminations"] | experience["truncations"]):
+        step = begins.get(row, step) + 1
+        steps.append(step)
+        step = 0 if ended else step
+    return steps
+
+
+def gradient_norm(loss: Tensor, network: nn.Module) -> float:
+    parts = torch.autograd.grad(loss, list(network.parameters()), allow_unused=True)
+    return torch.cat([part.flatten() for part in parts if part is not None]).norm().item()
+
+
+@torch.no_grad()
+def compare_policies(before: Callable, after: Callable, batch: dict[str, Tensor], steps: list[int]) -> dict[str, Any]:
+    """KL(before || after) in nats, ratios, and where the largest KL is; standard deviations [action] after."""
+    old, new = before(batch["obs"]), after(batch["obs"])
+    kls, ratios = kl_divergence(old, new), torch.exp(new.log_prob(batch["actions"]) - old.log_prob(batch["actions"]))
+    pair = kls.argmax().item()
+    numbers = dict(mean_kl=kls.mean().item(), max_kl=kls[pair].item(), max_kl_pair=pair, max_kl_step=steps[pair])
+    numbers |= dict(max_ratio=ratios.max().item(), min_ratio=ratios.min().item())
+    return numbers | dict(stds=new.stddev.mean(0).tolist())
+
+
+@torch.no_grad()
+def explained_variance(value: Callable, batch: dict[str, Tensor]) -> float:
+    return (1 - (batch["value_targets"] - value(batch["obs"])).var() / batch["value_targets"].var()).item()
+
+
+def drift(before: Any, after: Any) -> dict[str, dict[str, float]]:
+    """Of each running statistics: the change of the mean in standard deviations, and the relative change of the
+    standard deviation, the largest over their entries. None of it at iteration 0, before which there are none."""
+    found = {}
+    for name, old in vars(before).items():
+        if before.iteration and hasattr(old, "frozen"):
+            new, scale = getattr(after, name), old.std + 1e-8
+            changes = dict(mean=(new.mean - old.mean) / scale, std=(new.std - old.std) / scale)
+            found[name] = {key: float(np.abs(x).max()) for key, x in changes.items()}
+    return found
+
+
+def measure_updates(
+    args: Args, sources: list[Source], _: Source, sample: Callable, missing: list[dict[str, Any]]
+) -> Iterator[dict[str, Any]]:
+    """Numbers of each update, and return and length of the episodes that are played before it and after it."""
+    parts = [(first, min(GROUP, args.episodes - first)) for first in range(0, args.episodes, GROUP)]
+    with TemporaryDirectory() as folder:
+        taken, plays = replay(args, sources, Path(folder)), []
+        iterations = [cell["iteration"] for cell in missing]
+        for i in iterations:  # all at once: no worker waits
+            source = Source(sources[0].script, Path(folder), i + 1)
+            tasks = [(source, (args.seed,), n, 1, first, policy) for policy in taken[i][1:] for first, n in parts]
+            plays.append(sample(play_seeds, tasks))
+        for i, groups in zip(iterations, plays):
+            returns, lengths = np.array([episode for group in groups for episode in group]).T
+            numbers = taken[i][0]
+            for name, rows in zip(WHEN, (slice(args.episodes), slice(args.episodes, None))):
+                numbers[name] = dict(returns=returns[rows].tolist(), lengths=lengths[rows].tolist())
+            yield numbers
+
+
+# Verdicts ------------------------------------------------------------------------------------------------------------
+
+
+def returns_of(cell: dict[str, Any]) -> list[np.ndarray]:
+    """Returns before and after the update, seed by seed."""
+    return [np.array(cell[when]["returns"]) for when in WHEN]
+
+
+def paired_change(before: np.ndarray, after: np.ndarray, updates: int) -> dict[str, float]:
+    """Mean difference of the returns [n] of the same seeds, its interval at confidence 1 - 0.05 / updates, and the fall
+    of which four in five such intervals would leave out 0."""
+    x, n = after - before, len(before)
+    error, t = np.std(x, ddof=1) / n**0.5, stats.t.ppf(1 - 0.025 / updates, n - 1)
+    numbers = dict(before=before.mean(), after=after.mean(), mean=x.mean(), low=x.mean() - t * error)
+    return numbers | dict(high=x.mean() + t * error, visible=(t + stats.t.ppf(0.8, n - 1)) * error)
+
+
+def show(x: float) -> str:
+    return f"{x:,.0f}" if abs(x) >= 100 else f"{x:.3g}"
+
+
+def reward_text(change: dict[str, float]) -> str:
+    return "reward {} -> {} [{}, {}]".format(*(show(change[name]) for name in ("before", "after", "low", "high")))
+
+
+def verdict(cell: dict[str, Any], change: dict[str, float]) -> str:
+    text = f"update {cell['iteration']}: promised {cell['promised']:+.3g}, {reward_text(change)}; largest KL "
+    text += f"{cell['max_kl']:.2g} in one state (pair {cell['max_kl_pair']}, step {cell['max_kl_step']} of its episode)"
+    return f"{text}, mean {cell['mean_kl']:.2g}"
+
+
+def verdicts(cells: list[dict[str, Any]], changes: list[dict[str, float]]) -> list[str]:
+    """A line for each update that lowered the reward by more than its interval, or that none did; then all together."""
+    lines = [verdict(cell, change) for cell, change in zip(cells, changes) if change["high"] < 0]
+    if not lines:
+        visible, episodes = show(np.median([change["visible"] for change in changes])), len(returns_of(cells[0])[0])
+        k = np.argmin([change["mean"] for change in changes])
+        lines = ["no update lowered the reward by more than its interval"]
+        lines[0] += f"; {episodes} episodes would have shown a fall of {visible} four times in five"
+        lines.append(f"the lowest change: {verdict(cells[k], changes[k])}")
+    together = paired_change(returns_of(cells[0])[0], returns_of(cells[-1])[1], 1)
+    return [*lines, f"all {len(cells)}, and the normalizers between them, at 95 %: {reward_text(together)}"]
+
+
+def fidelity(cells: list[dict[str, Any]]) -> list[str]:
+    """Whether what was replayed is what training did, in lines."""
+    lines = []
+    for checkpoint, unlike in {cell["next_checkpoint"]: cell["unlike_checkpoint"] for cell in cells}.items():
+        text = f"differs from it in {', '.join(unlike)}" if unlike else "arrives at the same state, to the bit"
+        lines.append(f"iter_{checkpoint:06d}.pt: the replay {text}" if checkpoint else "no later checkpoint to compare")
+    logged = [cell for cell in cells if cell["unlike_progress"] is not None]
+    unlike = [f"{name} of iteration {cell['iteration']}" for cell in logged for name in cell["unlike_progress"]]
+    text = f"differs from it in {', '.join(unlike)}" if unlike else "repeats it, to the last digit"
+    return [*lines, f"progress.csv: the replay {text}" if logged else "progress.csv: no such iteration to compare"]
+
+
+# Figure --------------------------------------------------------------------------------------------------------------
+
+LINES, FILLS = ["-", "--", ":", "-."], ["full", "none", "left", "right"]  # one colour: all is of one algorithm
+
+
+def panels_of(cells: list[dict[str, Any]]) -> dict[str, tuple[str, dict[str, list[float]]]]:
+    """Panels below those of the reward: scale and lines of each, as far as there is anything to draw."""
+
+    def own(name: str, place: int | None = None) -> list[float]:
+        found = [cell.get(name) for cell in cells]
+        return [np.nan if x is None else x if place is None else x[place] for x in found]
+
+    def logged(name: str) -> list[float]:
+        return [cell["statistics"].get(name, np.nan) for cell in cells]
+
+    def drifts(name: str, what: str) -> list[float]:
+        return [cell["drift"].get(name, {}).get(what, np.nan) for cell in cells]
+
+    norms = {"objective, whole batch": own("policy_gradient"), "policy, as logged": logged("policy_grad_norm")}
+    norms |= {"value loss, whole batch": own("value_gradient"), "value, as logged": logged("value_grad_norm")}
+    shares = {"ratios outside 1 ± eps": logged("clip_fraction"), "policy's gradients": logged("policy_grads_clipped")}
+    moved = {"observations, mean": drifts("obs_stats", "mean"), "observations, std": drifts("obs_stats", "std")}
+    actions = range(len(cells[0]["stds"]))
+    panels = {
+        "change\npromised": ("linear", {"of the objective": own("promised")}),
+        "KL (nats)": ("log", {"largest": own("max_kl"), "mean": own("mean_kl")}),
+        "ratio": ("log", {"largest": own("max_ratio"), "smallest": own("min_ratio")}),
+        "share\nclipped": ("linear", shares | {"value network's gradients": logged("value_grads_clipped")}),
+        "std of\nactions": ("linear", {f"action {k}": own("stds", k) for k in actions}),
+        "gradient\nnorm": ("log", norms),
+        "explained\nvariance": ("linear", {f"{x} the fit": own("explained_variance", k) for k, x in enumerate(WHEN)}),
+        "drift of\nnormalizers": ("log", moved | {"rewards, std": drifts("reward_stats", "std")}),
+    }
+    for scale, lines in panels.values():
+        for name in [name for name, y in lines.items() if not np.any(np.greater(y, 0 if scale == "log" else -np.inf))]:
+            del lines[name]
+    return {text: panel for text, panel in panels.items() if panel[1]}
+
+
+def draw_points(axis: Axes, x: np.ndarray, points: list[tuple[float, float, float]], style: dict[str, Any]) -> None:
+    """Means and the two ends of their intervals."""
+    means, low, high = np.transpose(points)
+    style = style | dict(linestyle="", markersize=4, elinewidth=0.8)
+    axis.errorbar(x, means, (means - low, high - means), **style)
+
+
+def draw_updates(cells: list[dict[str, Any]], changes: list[dict[str, float]], path: Path) -> None:
+    """The quantities below one another, on one axis of iterations; grey: updates that lowered the reward."""
+    x, style, panels = np.array([cell["iteration"] for cell in cells]), look(cells[0]["algo"]), panels_of(cells)
+    heights = [2, 1.5] + [1] * len(panels)
+    figure, axes = new_figure(len(heights), 1, (8.4, sum(heights)), sharex=True, height_ratios=heights)
+    reward, change, *rest = axes[:, 0]
+    training = [(i, episode[0]) for i, cell in zip(x, cells) for episode in cell["training_episodes"]]
+    reward.plot(*zip(*training or [(x[0], np.nan)]), ".", color="0.7", markersize=3, label="training's episodes")
+    for k, when in enumerate(WHEN):
+        returns, like = [returns_of(cell)[k] for cell in cells], dict(fillstyle=FILLS[1 - k])
+        like["label"] = f"{when} the update, 95 %"
+        draw_points(reward, x + 0.3 * k - 0.15, [(y.mean(), *t_interval(y)) for y in returns], style | like)
+    like = dict(label=f"after minus before, {100 - 5 / len(x):.4g} %")
+    draw_points(change, x, [(y["mean"], y["low"], y["high"]) for y in changes], style | like)
+    change.axhline(0, color="black", linewidth=0.6)
+    reward.set_ylabel("episode\nreturn")
+    change.set_ylabel("change of\nreturn")
+    for axis, (text, (scale, lines)) in zip(rest, panels.items()):
+        for (name, y), line, fill in zip(lines.items(), LINES * len(lines), FILLS * len(lines)):
+            axis.plot(x, y, **style | dict(label=name, linestyle=line, fillstyle=fill))
+        axis.set(ylabel=text, yscale=scale)
+        if scale == "log":
+            low, high = axis.get_ylim()
+            ticks = LogLocator(subs=(1, 2, 5) if high < 30 * low else (1,))
+            axis.yaxis.set(major_locator=ticks, major_formatter="{x:g}", minor_formatter=NullFormatter())
+    for axis in axes[:, 0]:
+        handles, labels = axis.get_legend_handles_labels()
+        axis.legend(handles, labels, loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=7, frameon=False)
+        for handle in handles:
+            handle.set_label("_")  # named beside the panel, and not once more above all of them
+        for i in (i for i, y in zip(x, changes) if y["high"] < 0):
+            axis.axvspan(i - 0.5, i + 0.5, color="0.85", linewidth=0, zorder=0)
+        axis.tick_params(labelsize=7)
+    axes[-1, 0].set_xlabel("iteration")
+    axes[-1, 0].xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+    figure.align_ylabels()
+    save_figure(figure, path)
+
+
+# Main ----------------------------------------------------------------------------------------------------------------
+
+
+def sources_between(run: list[Source], args: Args) -> list[Source]:
+    """The newest checkpoint at or before --from, and those that follow, up to the first at or after --to."""
+    begun = [source for source in run if source.iteration <= args.first]
+    if not begun:
+        have = " ".join(str(source.iteration) for source in run)
+        stop(f"--from {args.first}: no checkpoint at or before it; there are {have}")
+    end = max(run[-1].iteration, 1 + max(progress_rows(run[0].run), default=-1))
+    if args.last > end:
+        stop(f"--to {args.last}: training has come to iteration {end}")
+    if args.first >= args.last:
+        stop(f"--from {args.first} --to {args.last}: there is no update between them")
+    past = [source for source in run if source.iteration >= args.last]
+    return [x for x in run if begun[-1].iteration <= x.iteration < args.last] + past[:1]
+
+
+def main(argv: list[str] | None = None) -> None:
+    args = tyro.cli(Args, args=argv, description=__doc__)
+    check_options(replace(args, first=1, last=1))  # these two are held against the run's iterations
+    if len(args.runs) != 1 or args.episodes < 2:
+        stop("--episodes 1: an interval needs two" if len(args.runs) == 1 else "name one run")
+    [run] = open_runs(args.runs, args.script)
+    sources = sources_between(run, args)
+    _, settings, state = checkpoint_state(sources[0])
+    exact = sources[0].iteration == 0 or all(actor.obs is not None for actor in state.actors)
+    if not exact:
+        text = f"{settings.env_id} is not a MuJoCo environment: new episodes begin at {sources[0].path.name}"
+        note(f"{text}, so these iterations are not what they were (from the untrained checkpoint they would be)")
+    path = output_folder(args.out, args.runs) / "replay.json"
+    cells = []
+    for i in range(args.first, args.last):
+        base = [source for source in sources if source.iteration <= i][-1]
+        replayed = dict(iteration=i, checkpoint_iteration=base.iteration, exact=exact, episodes=args.episodes)
+        cells.append(identify(base, args.seed) | replayed)
+    limit = state.actors[0].env.spec.max_episode_steps
+    work = [(partial(measure_updates, args, sources), sources[0], cells, 2 * args.episodes)]
+    cells = measure_missing(args, path, work, f"episodes of up to {limit:,} steps" if limit else "episodes")
+    changes = [paired_change(*returns_of(cell), len(cells)) for cell in cells]
+    print(*fidelity(cells), *verdicts(cells, changes), sep="\n")
+    draw_updates(cells, changes, path)
+
+
+if __name__ == "__main__":
+    run_program(main)

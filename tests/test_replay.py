@@ -1,0 +1,220 @@
+"""Replay: training's bits, known rewards, a planted fall, and what is said where a replay is not exact."""
+
+import contextlib
+import json
+import shutil
+from unittest.mock import patch
+
+import common
+import numpy as np
+import pytest
+import torch
+from conftest import ALGOS, ROOT, flags_of, load, progress, settings_of
+from environments import Chain
+from torch.distributions import kl_divergence
+
+RAW = dict(reward_scale=False, reward_clip=False, obs_norm=False, obs_clip=False)
+FEW = dict(total_timesteps=384, num_steps=64, num_envs=2, num_minibatches=2, policy_epochs=1, value_epochs=1)
+RATES = "policy_lr, value_lr = args.policy_lr * lr_fraction, args.value_lr * lr_fraction"
+PLANTED = 3
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory):
+    """Runs with a checkpoint each iteration: of every script on InvertedPendulum, and one on Chain of a script whose
+    policy learns a hundred times as fast in one iteration."""
+    folder = tmp_path_factory.mktemp("runs")
+    source = (ROOT / "algos" / "ppo.py").read_text()
+    assert source.count(RATES) == 1
+    mine = folder / "my_ppo.py"
+    mine.write_text(source.replace(RATES, f"{RATES}\n    policy_lr *= 100 if state.iteration == {PLANTED} else 1"))
+    where = ["--runs-dir", str(folder), "--checkpoint-every", "1"]
+    for algo in ALGOS:
+        few = {k: x for k, x in FEW.items() if k in settings_of(algo)}
+        load(algo).main([*flags_of(algo, run_name=algo, env_id="InvertedPendulum-v5", **few), *where])
+    chain = RAW | dict(total_timesteps=768, num_steps=128, policy_lr=0.001)
+    flags = flags_of("ppo", env_id="environments:Chain-v0", run_name="chain", **chain)
+    common.load_script(mine).main([*flags, *where])
+    return folder
+
+
+def replay(run, first, last, out, *flags, episodes=3, draws=False):
+    """Cells of a call; without its figure, which takes most of its time."""
+    span = f"--from {first} --to {last} --episodes {episodes} --jobs 1".split()
+    with contextlib.nullcontext() if draws else patch.object(load("replay"), "draw_updates"):
+        load("replay").main([str(run), *span, *flags, "--out", str(out)])
+    return json.loads((out / "replay.json").read_text())
+
+
+def checkpoint(run, iteration):
+    return torch.load(run / "checkpoints" / f"iter_{iteration:06d}.pt", weights_only=True)
+
+
+def exact_reward(state):
+    """Expected return of Chain's episode."""
+    pi = state.policy(torch.eye(4))
+    return sum(Chain.rewards) - ((pi.mean - torch.tensor(Chain.TARGET)) ** 2 + pi.variance).sum().item()
+
+
+def test_planted_update_is_found_at_its_iteration_with_the_exact_rewards(known, tmp_path, capsys):
+    script = ["--script", str(known / "my_ppo.py")]
+    cells = replay(known / "chain", 0, 6, tmp_path, *script, episodes=40, draws=True)
+    out, err = capsys.readouterr()
+    lines = [line for line in out.splitlines() if line.startswith("update ")]
+    assert len(lines) == 1 and lines[0].startswith(f"update {PLANTED}: promised "), out
+    found = cells[PLANTED]
+    place = f"in one state (pair {found['max_kl_pair']}, step {found['max_kl_step']} of its episode)"
+    assert place in lines[0] and f"mean {found['mean_kl']:.2g}" in lines[0]
+    assert found["statistics"]["policy_lr"] == pytest.approx(100 * 0.001 * 0.5)
+    # From the untrained checkpoint on, no environment needs to be restored: exact, though it is not MuJoCo's.
+    assert [cell["unlike_checkpoint"] for cell in cells] == [[]] * 6 and "not a MuJoCo" not in err
+    with torch.no_grad():
+        sources = [common.Source(known / "my_ppo.py", known / "chain", i) for i in range(7)]
+        exact = [exact_reward(common.checkpoint_state(source)[2]) for source in sources]
+    for i, cell in enumerate(cells):
+        before, after = load("replay").returns_of(cell)
+        for returns, expected in ((before, exact[i]), (after, exact[i + 1]), (after - before, exact[i + 1] - exact[i])):
+            assert abs(returns.mean() - expected) < 4 * returns.std() / 40**0.5 + 1e-4
+        assert cell["before"]["lengths"] == cell["after"]["lengths"] == [4.0] * 40
+    for suffix in ("png", "pdf"):
+        assert (tmp_path / f"replay.{suffix}").stat().st_size > 5000
+
+
+@pytest.mark.parametrize("algo", ALGOS)
+def test_replay_is_training_to_the_bit(known, tmp_path, algo, capsys):
+    cells = replay(known / algo, 1, 3, tmp_path)
+    out = capsys.readouterr().out
+    rows = progress(known / algo)
+    for i, cell in enumerate(cells, 1):
+        assert (cell["iteration"], cell["next_checkpoint"], cell["unlike_checkpoint"]) == (i, i + 1, [])
+        assert cell["unlike_progress"] == []
+        for name in ("mean_kl", "max_kl", "max_ratio"):
+            assert str(cell[name]) == rows[i][name]
+        if rows[i]["explained_variance"]:
+            assert cell["explained_variance"][0] == pytest.approx(float(rows[i]["explained_variance"]))
+        assert ("explained_variance" in cell) == ("value_gradient" in cell) == (algo != "reinforce")
+        assert np.mean(cell["training_episodes"], 0)[0] == pytest.approx(float(rows[i]["episodic_return"]))
+    assert out.count("arrives at the same state, to the bit") == 2 and "repeats it, to the last digit" in out
+
+
+def test_quantities_by_hand(known, tmp_path):
+    [cell] = replay(known / "ppo", 1, 2, tmp_path)
+    source = common.Source(ROOT / "algos" / "ppo.py", known / "ppo", 1)
+    script, settings, _ = common.checkpoint_state(source)
+    before, after, _, experience, batch = common.next_iteration(source)
+    kls = kl_divergence(before.policy(batch["obs"]), after.policy(batch["obs"])).detach()
+    assert cell["max_kl_pair"] == kls.argmax() and cell["max_kl"] == kls.max()
+    assert cell["stds"] == pytest.approx(after.policy.log_std.exp().tolist())
+    values = [script.objective(settings, x.policy, batch).item() for x in (before, after)]
+    assert cell["promised"] == values[1] - values[0]
+    script.objective(settings, before.policy, batch).backward()
+    norm = sum((p.grad**2).sum() for p in before.policy.parameters()) ** 0.5
+    assert cell["policy_gradient"] == pytest.approx(norm.item(), rel=1e-5)
+    targets = batch["value_targets"]
+    left = ((targets - after.value(batch["obs"])).var() / targets.var()).item()
+    assert cell["explained_variance"][1] == pytest.approx(1 - left, abs=1e-6)
+    (old, new), found = (checkpoint(known / "ppo", i)["obs_stats"] for i in (1, 2)), cell["drift"]["obs_stats"]
+    std_old, std_new = ((x["sum_sq"] / (x["count"] - 1)) ** 0.5 for x in (old, new))
+    assert found["mean"] == pytest.approx(((new["mean"] - old["mean"]) / std_old).abs().max().item(), rel=1e-6)
+    assert found["std"] == pytest.approx((std_new / std_old - 1).abs().max().item(), rel=1e-6)
+
+
+def test_step_of_the_episode_goes_on_from_the_last_rollout_of_each_actor():
+    ends = np.zeros(10, bool)
+    ends[[1, 4, 9]] = True  # two actors of 5 steps; the first one's episode ends within
+    experience = dict(obs=np.zeros((10, 1)), terminations=ends & (np.arange(10) == 1), truncations=ends)
+    assert load("replay").episode_steps(experience, 5, [7, 2]) == [8, 9, 1, 2, 3, 3, 4, 5, 6, 7]
+
+
+def test_both_policies_act_with_the_normalizers_of_the_next_iteration(known, tmp_path):
+    [cell] = replay(known / "ppo", 1, 2, tmp_path)
+    next_one = common.Source(ROOT / "algos" / "ppo.py", known / "ppo", 2)
+    for when, i in (("before", 1), ("after", 2)):
+        policy = common.checkpoint_state(next_one._replace(iteration=i))[2].policy
+        episodes = common.play_seeds(next_one, (0,), 3, 1, 0, common.flat_parameters(policy))
+        assert cell[when]["returns"] == [x for x, _ in episodes]
+
+
+def test_interval_is_corrected_for_the_number_of_updates():
+    before, after = np.array([0.0, 10.0, 20.0, 30.0]), np.array([-1.0, 7.0, 19.0, 27.0])
+    error = (4 / 3) ** 0.5 / 2  # differences -1 -3 -1 -3
+    for updates, t in ((1, 3.1824463), (5, 5.8409093), (25, 10.2145)):  # Student's, 3 degrees of freedom, 1 - 0.025 / n
+        found = load("replay").paired_change(before, after, updates)
+        ends = found["mean"], found["low"], found["high"]
+        assert ends == pytest.approx((-2, -2 - t * error, -2 + t * error), rel=1e-4)
+        assert found["visible"] == pytest.approx((t + 0.9784723) * error, rel=1e-4)
+
+
+def test_a_wider_range_keeps_what_is_measured_and_equals_it_anew(known, tmp_path):
+    narrow = replay(known / "ppo", 1, 2, tmp_path / "kept")
+    wide = replay(known / "ppo", 0, 3, tmp_path / "kept")
+    assert wide[0] == narrow[0] and [cell["iteration"] for cell in wide] == [1, 0, 2]
+    assert replay(known / "ppo", 0, 3, tmp_path / "anew") == sorted(wide, key=lambda cell: cell["iteration"])
+
+
+def test_what_is_not_as_it_was_is_said(known, tmp_path, capsys):
+    run = tmp_path / "ppo"
+    shutil.copytree(known / "ppo", run)
+    changed = checkpoint(run, 2)
+    changed["value_adam"]["exp_avg"][5] += 1e-6
+    torch.save(changed, run / "checkpoints" / "iter_000002.pt")
+    text = (run / "progress.csv").read_text()
+    kl = progress(run)[1]["mean_kl"]
+    (run / "progress.csv").write_text(text.replace(kl, kl[:-1] + ("1" if kl[-1] == "2" else "2")))
+    cells = replay(run, 1, 3, tmp_path / "out")
+    out = capsys.readouterr().out
+    assert "iter_000002.pt: the replay differs from it in value_adam\n" in out
+    assert [cell["unlike_progress"] for cell in cells][0] == ["mean_kl"] and "mean_kl of iteration 1\n" in out
+    # It went on from the changed checkpoint, so that the one after is not what follows from it.
+    assert cells[1]["unlike_checkpoint"] and cells[1]["checkpoint_iteration"] == 2
+    common.note.cache_clear()
+    cells = replay(known / "chain", 2, 3, tmp_path / "chain", "--script", str(known / "my_ppo.py"))
+    out, err = capsys.readouterr()
+    assert "new episodes begin at iter_000002.pt, so these iterations are not what they were" in err
+    assert cells[0]["exact"] is False and "iter_000003.pt: the replay differs from it in" in out
+
+
+def test_no_fall_says_how_large_a_one_would_have_been_seen(capsys):
+    rng, cells = np.random.default_rng(0), []
+    for i in range(4):
+        before = rng.normal(100, 10, 30)
+        after = before + rng.normal(0, 1, 30)
+        lengths = dict(lengths=[1] * 30)
+        cell = dict(iteration=i, promised=0.1, max_kl=1.0, max_kl_pair=2, max_kl_step=3, mean_kl=0.1)
+        cells.append(cell | {k: dict(returns=x.tolist()) | lengths for k, x in (("before", before), ("after", after))})
+    module = load("replay")
+    changes = [module.paired_change(*module.returns_of(cell), 4) for cell in cells]
+    first, second, _ = module.verdicts(cells, changes)
+    assert first.startswith("no update lowered the reward by more than its interval; 30 episodes would have shown")
+    visible = np.median([change["visible"] for change in changes])
+    assert f"a fall of {visible:.3g} four times in five" in first and 0.5 < visible < 0.9
+    # Falls of that size are seen in four of five repeats.
+    x = rng.normal(-visible, 1, (4000, 30))
+    seen = [module.paired_change(np.zeros(30), y, 4)["high"] < 0 for y in x[:1500]]
+    assert np.mean(seen) == pytest.approx(0.8, abs=0.1)
+    assert second.startswith("the lowest change: update ")
+
+
+def test_bad_input(known, tmp_path, capsys):
+    run, late = str(known / "ppo"), tmp_path / "late"
+    shutil.copytree(known / "ppo", late)
+    (late / "checkpoints" / "iter_000000.pt").unlink()
+    refused = {
+        (run, "--from", "2", "--to", "2"): "no update between",
+        (run, "--from", "2", "--to", "1"): "no update between",
+        (run, "--from", "2", "--to", "4"): "--to 4: training has come to iteration 3",
+        (run, "--from", "-1", "--to", "2"): "--from -1: no checkpoint at or before it; there are 0 1 2 3",
+        (str(late), "--from", "0", "--to", "2"): "--from 0: no checkpoint at or before it; there are 1 2 3",
+        (run, "--from", "0", "--to", "2", "--episodes", "1"): "needs two",
+        (run, "--from", "0", "--to", "2", "--episodes", "0"): "--episodes 0: must be greater than 0",
+        (run, run, "--from", "0", "--to", "2"): "name one run",
+        (str(tmp_path / "none"), "--from", "0", "--to", "2"): "no such run",
+        (run, "--from", "0", "--to", "2", "--script", str(ROOT / "algos" / "ppo_m.py")): "does not fit",
+    }
+    for arguments, part in refused.items():
+        capsys.readouterr()
+        with patch("sys.argv", ["replay.py"]), pytest.raises(SystemExit) as ended:
+            load("replay").main(list(arguments))
+        message = capsys.readouterr().err.splitlines()[-1]
+        assert ended.value.code == 2 and part in message and message.startswith("replay.py: "), arguments
+    assert not (known / "ppo" / "figures").exists()
