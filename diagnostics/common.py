@@ -578,6 +578,7 @@ COLOURS = {
     **dict(reinforce="#999999", a2c="#cc79a7", vmpo="#000000"),
 }
 MARKERS = dict(zip(COLOURS, "os^Dv*Px"))  # colours are not enough in greyscale
+LINES, FILLS = ["-", "--", ":", "-."], ["full", "none", "left", "right"]  # where all lines are of one algorithm
 
 
 def new_figure(rows: int, columns: int, size: tuple[float, float], **style: Any) -> tuple[Figure, np.ndarray]:

@@ -28,7 +28,9 @@ import numpy as np
 import torch
 import tyro
 from common import (
+    FILLS,
     GROUP,
+    LINES,
     Options,
     Source,
     check_options,
@@ -176,8 +178,6 @@ def describe(surface: list[dict[str, Any]]) -> str:
 
 
 # Figures -------------------------------------------------------------------------------------------------------------
-
-LINES, FILLS = ["-", "--", ":", "-."], ["full", "none", "left", "right"]  # one colour: all is of one algorithm
 
 
 def draw_cuts(rows: list[list[list[dict[str, Any]]]], path: Path) -> None:

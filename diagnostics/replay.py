@@ -44,7 +44,9 @@ import numpy as np
 import torch
 import tyro
 from common import (
+    FILLS,
     GROUP,
+    LINES,
     Options,
     Source,
     check_options,
@@ -304,8 +306,6 @@ def fidelity(cells: list[dict[str, Any]]) -> list[str]:
 
 
 # Figure --------------------------------------------------------------------------------------------------------------
-
-LINES, FILLS = ["-", "--", ":", "-."], ["full", "none", "left", "right"]  # one colour: all is of one algorithm
 
 
 def panels_of(cells: list[dict[str, Any]]) -> dict[str, tuple[str, dict[str, list[float]]]]:

@@ -109,6 +109,8 @@ def test_the_seed_decides_the_bits(algo):
     first, again, other = (trace.__wrapped__(algo, seed=seed) for seed in (1, 1, 2))  # anew, not remembered
     assert_same(first, again)
     assert not any(torch.equal(first[name], other[name]) for name in ("networks", "actions", "policy_3"))
+    a, b, c = (start(algo, seed=seed)[2].rng.random() for seed in (1, 1, 2))
+    assert a == b != c
 
 
 KILLED = [

@@ -1,0 +1,659 @@
+"""Is this run healthy? One page about a run, or about several side by side: did it learn, is its batch large enough, do
+its steps do what they promise, does its critic predict, does it still explore, what do its normalizers do, how fast was
+it. The page is a file that needs nothing else, report.html; the same is printed as text.
+
+    python diagnostics/report.py runs/Hopper-v5__ppo__seed1                        # a few minutes on two cores
+    python diagnostics/report.py runs/Hopper-v5__ppo__seed1 --quick                # seconds: no sampling
+    python diagnostics/report.py runs/Hopper-v5__{ppo,trpo}__seed[12] --out report
+
+What progress.csv and the checkpoints say is taken from there. The rest is measured by the other diagnostics (evaluate,
+gradient, trust_region, landscape, value), at four checkpoints and from fewer samples than their own defaults, and kept
+in their files in the same folder: an interrupted report goes on, and what they measured from more samples is preferred.
+--quick samples nothing and shows what these files hold.
+
+The verdicts, and the thresholds that they go by, are functions of the numbers in verdicts.py; the page states them,
+with their source. To work elsewhere, this script needs beside it what it imports, and report.html.jinja.
+"""
+
+import base64
+import io
+import json
+import math
+import textwrap
+from collections.abc import Callable, Iterator
+from csv import DictReader
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import evaluate
+import gradient
+import jinja2
+import landscape
+import matplotlib
+import numpy as np
+import trust_region
+import tyro
+import value
+from common import (
+    Options,
+    Source,
+    check_options,
+    checkpoint_state,
+    choose,
+    collect,
+    flag,
+    identify,
+    load_script,
+    measure_missing,
+    new_figure,
+    open_runs,
+    output_folder,
+    run_program,
+    run_styles,
+    setting,
+    stop,
+    t_interval,
+    with_step,
+)
+from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator, NullFormatter
+from verdicts import (
+    ALMOST_NONE,
+    LARGEST_DELTA,
+    NONE,
+    NOT_MEASURED,
+    RULES,
+    UNCLEAR,
+    WORST_FIRST,
+    Finding,
+    difference,
+    judge_batch,
+    judge_completeness,
+    judge_critic,
+    judge_exploration,
+    judge_gains,
+    judge_learning,
+    judge_lengths,
+    judge_normalizers,
+    judge_speed,
+    show,
+    with_ends,
+)
+
+# Arguments -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Args(Options):
+    labels: tuple[str, ...] = ()
+    """labels of your own, each "LABEL=ALGO FLAG ...": for the algorithm's runs with these flags, spelled as run folders
+    spell them"""
+    quick: bool = False
+    """sample nothing: only progress.csv, the checkpoints, and what is measured already"""
+    checkpoints: tuple[int, ...] = ()
+    """iterations to sample at; default: 0 150 300 450 or, where a run has fewer, its first, its thirds, its last with a
+    step"""
+    episodes: int = 40
+    """episodes of each of these checkpoints, and of the last"""
+    gradient_pairs: int = 100_000
+    """state-action pairs at each checkpoint that the noise scale is measured from, in 20 estimates"""
+    reward_pairs: int = 30_000
+    """pairs, about, of the episodes before and after a step"""
+    heldout_pairs: int = 10_240
+    """fresh pairs that the step's length, the critic and the normalizers are measured on"""
+
+
+# Runs, and what is measured of them ----------------------------------------------------------------------------------
+
+
+class Run(NamedTuple):
+    name: str  # of its folder
+    style: dict[str, Any]  # of its lines; the label is that of its setting
+    config: dict[str, Any]
+    defaults: dict[str, Any]  # of the script's arguments
+    progress: dict[str, np.ndarray]  # the columns of progress.csv, each [iterations], nan where a field is empty
+    stds: dict[int, list[float]]  # of the policy, by iteration; none where they depend on the state
+    bound: float | None  # half the range of the actions, the narrowest; None: without bounds, or squashed
+    has_critic: bool
+    last: int = 0  # iteration of the newest checkpoint
+    cells: dict[str, list[dict[str, Any]]] = {}  # by the file that holds them, one for each iteration measured
+
+    @property
+    def batch_size(self) -> int:
+        return self.config["args"]["num_envs"] * self.config["args"]["num_steps"]
+
+    @property
+    def title(self) -> str:
+        return f"{self.style['label']}, seed {self.config['args']['seed']}"
+
+    def steps(self, cells: list[dict[str, Any]]) -> np.ndarray:
+        """Environment steps at the cells' checkpoints; REINFORCE takes more than the batch size has it."""
+        return np.append(0, self.progress["global_step"])[[cell["iteration"] for cell in cells]]
+
+
+def measure_fresh(args: Args, source: Source, sample: Callable, _: Any) -> Iterator[dict[str, Any]]:
+    """What the networks of a checkpoint see and learn from on fresh segments, and what the critic explains of it."""
+    script, settings, state = checkpoint_state(source)
+    data = collect(source, (args.seed, source.iteration, 0), args.heldout_pairs, sample)
+    numbers = dict(seen_std=data["obs"].std(0).tolist(), pairs=len(data["obs"]))
+    for name, of_step in (("obs", np.abs(data["obs"]).max(1)), ("reward", np.abs(data["rewards"]))):
+        if getattr(settings, f"{name}_clip", False):
+            numbers[f"clipped_{name}"] = ratio_of_sums(of_step >= getattr(settings, f"{name}_clip_range"), 1, data)
+    if getattr(settings, "reward_scale", False):
+        numbers["reward_std"] = float(state.reward_stats.std)
+    if hasattr(state, "value"):
+        batch = script.estimate_advantages(settings, state, data)
+        returns = value.estimate_targets(script, settings, state, data)["returns"].double().numpy()
+        errors = returns - batch["old_values"].double().numpy()
+        left = ratio_of_sums((errors - errors.mean()) ** 2, (returns - returns.mean()) ** 2, data, of_logarithm=True)
+        ends = left["interval"] and [1 - x for x in left["interval"][::-1]]
+        numbers["explained_variance"] = dict(mean=1 - left["mean"], interval=ends, episodes=left["episodes"])
+    yield numbers
+
+
+def ratio_of_sums(x: np.ndarray, y: Any, data: dict[str, Any], of_logarithm: bool = False) -> dict[str, Any]:
+    """Sum of x [B] over sum of y [B], neither ever negative, and its 95 % t-interval over the episodes of the rollout
+    (delta method, as in value.relative_errors); in logarithms for what is skewed."""
+    starts = np.append(0, np.flatnonzero(data["terminations"] | data["truncations"])[:-1] + 1)
+    x, y = (np.add.reduceat(np.broadcast_to(z, len(data["obs"])).astype(float), starts) for z in (x, y))
+    mean = (x.sum() / max(y.sum(), 1e-30)).item()
+    ends = t_interval((x - mean * y) / y.mean().clip(1e-30) / (max(mean, 1e-30) if of_logarithm else 1))
+    ends = ends and [mean * math.exp(z) if of_logarithm else max(0, mean + z) for z in ends]
+    return dict(mean=mean, interval=ends, episodes=len(starts))
+
+
+def measure(args: Args, runs: list[list[Source]], out: Path) -> None:
+    """Measures what is missing, a diagnostic after another, into their files."""
+    chosen = [source for run in runs for source in choose(run, args.checkpoints)]
+    for source in chosen if args.checkpoints else ():
+        with_step([source], (source.iteration,))
+    played = [x for run in runs for x in dict.fromkeys([*choose(run, args.checkpoints), run[-1]])]
+    with_critic = [x for x in chosen if hasattr(checkpoint_state(x)[2], "value")]
+    shared = {name: getattr(args, name) for name in ("runs", "script", "out", "jobs", "seed", "overwrite")}
+    of_gradient = dict(pairs=(), repeats=20, true_pairs=args.gradient_pairs * 19 // 20)
+    heldout = dict(heldout_pairs=args.heldout_pairs)
+    parts = [
+        ("evaluate", evaluate.Args(**shared, episodes=args.episodes), evaluate.episode_work, played),
+        ("gradient", gradient.Args(**shared, **of_gradient), gradient.gradient_work, chosen),
+        ("trust_region", trust_region.Args(**shared, **heldout), trust_region.step_work, chosen),
+        ("landscape", landscape.Args(**shared, reward_pairs=args.reward_pairs), whole_step_work, chosen),
+        ("value", value.Args(**shared, **heldout), value.value_work, with_critic),
+        ("report", args, fresh_work, chosen),
+    ]
+    for number, (name, options, work, sources) in enumerate(parts, 1):
+        print(f"{number} of {len(parts)}, {name}: ", end="", flush=True)
+        unit = "episodes" if name == "evaluate" else "environment steps"
+        measure_missing(options, out / f"{name}.json", [work(options, source) for source in sources], unit)
+        print("done")
+
+
+def whole_step_work(options: landscape.Args, source: Source) -> tuple:
+    """Reward and surrogate before and after the whole step from a fresh batch of the training's size."""
+    settings = checkpoint_state(source)[1]
+    pairs = settings.num_envs * settings.num_steps
+    kind = dict(step_pairs=pairs, reward_pairs=options.reward_pairs, common_seeds=True)
+    points = [dict(step=a, random=0.0) for a in (0.0, 1.0)]
+    measure_cells, source, cells, _ = landscape.landscape_work(options, source, [kind], points)
+    return measure_cells, source, cells, options.reward_pairs + pairs // 2
+
+
+def fresh_work(args: Args, source: Source) -> tuple:
+    cell = identify(source, args.seed) | dict(fresh_pairs=args.heldout_pairs)
+    return partial(measure_fresh, args), source, [cell], args.heldout_pairs
+
+
+SIZES = dict(
+    evaluate=("episodes", "episodes"),
+    gradient=("true_pairs", 'pairs of the "true" gradient'),
+    trust_region=("heldout_pairs", "held-out pairs for the step's length"),
+    landscape=("reward_pairs", "pairs, about, for what a step gains"),
+    value=("heldout_pairs", "held-out pairs for the critic's errors"),
+    report=("fresh_pairs", "held-out pairs for the rest"),
+)
+
+
+def read_cells(folders: list[Path], sources: list[Source], batch_size: int) -> dict[str, list[dict[str, Any]]]:
+    """What the diagnostics' files in the folders hold of a run's checkpoints as they are: for each iteration the cell
+    of the most samples. Of landscapes: the end of the whole step, `promised` by the surrogate."""
+    found, digests = {}, {source.iteration: identify(source, 0)["checkpoint"] for source in sources}
+    for name, (size, _) in SIZES.items():
+        cells = []
+        for path in {folder / f"{name}.json" for folder in folders if (folder / f"{name}.json").is_file()}:
+            try:
+                here = [x for x in json.loads(path.read_text()) if x["run"] == sources[0].run.name and size in x]
+                cells += [x for x in here if digests.get(x["iteration"]) == x["checkpoint"]]
+            except (OSError, ValueError, TypeError, KeyError):
+                stop(f"{path} is damaged; move it away")
+        cells = [x for x in cells if not x.get("deterministic")]
+        cells = whole_steps(cells, batch_size) if name == "landscape" else cells
+        largest = {x["iteration"]: x for x in sorted(cells, key=lambda x: x[size])}
+        found[name] = [largest[iteration] for iteration in sorted(largest)]
+    return found
+
+
+def whole_steps(cells: list[dict[str, Any]], batch_size: int) -> list[dict[str, Any]]:
+    """Of a landscape's cells those at the end of a step from about as many pairs as the training's batch has."""
+    found = {}
+    for x in cells:
+        alike = 0.9 < x["step_pairs"] / batch_size < 1.1
+        if alike and x["random"] == 0 and x["step"] in (0, 1) and x["common_seeds"]:
+            found.setdefault((x["iteration"], x["step_pairs"], x["reward_pairs"], x["seed"]), {})[x["step"]] = x
+    whole = [x for x in found.values() if len(x) == 2]
+    return [x[1] | dict(promised=x[1]["surrogate"] - x[0]["surrogate"]) for x in whole]
+
+
+COLUMNS = "global_step sps episodes episodic_return episodic_length entropy mean_kl explained_variance".split()
+
+
+def read_progress(folder: Path) -> dict[str, np.ndarray]:
+    """The columns of progress.csv; a row that training has only begun to write is left out."""
+    try:
+        with open(folder / "progress.csv", newline="") as file:
+            rows = [row for row in DictReader(file) if None not in row.values()]
+        columns = set(rows[0]) | set(COLUMNS)
+        return {name: np.array([float(row[name] or "nan") for row in rows]) for name in columns}
+    except (OSError, ValueError, KeyError, IndexError):
+        stop(f"{folder}: no progress.csv with an iteration, so nothing to report")
+
+
+def read_run(sources: list[Source], style: dict[str, Any], out: Path) -> Run:
+    folder, script = sources[0].run, load_script(sources[0].script)
+    config = json.loads((folder / "config.json").read_text())
+    progress = read_progress(folder)
+    checkpoints = {source.iteration: script.load_checkpoint(source.path)["policy"] for source in sources}
+    stds = {i: x["log_std"].exp().tolist() for i, x in checkpoints.items() if "log_std" in x}
+    state = checkpoint_state(sources[-1])[2]
+    space = state.actors[0].env.action_space
+    bounded = space.is_bounded() and not config["args"].get("squash_action")
+    bound = float(np.min(space.high - space.low) / 2) if bounded else None
+    run = Run(folder.name, style, config, vars(script.Args()), progress, stds, bound, hasattr(state, "value"))
+    return run._replace(last=max(checkpoints), cells=read_cells([out, folder / "figures"], sources, run.batch_size))
+
+
+# Sections: what is found of a run, and drawn -------------------------------------------------------------------------
+
+
+def find_completeness(run: Run) -> list[Finding]:
+    settings, progress = run.config["args"], run.progress
+    planned = settings["total_timesteps"] // run.batch_size * run.batch_size
+    found = [judge_completeness(int(progress["global_step"][-1]), planned)]
+    lengths = progress["episodic_length"][np.isfinite(progress["episodic_length"])][-10:]
+    if len(lengths) and settings["num_steps"] < lengths.mean() and run.has_critic:
+        text = f"Fresh segments are num_steps long: the first {settings['num_steps']} steps of an episode are all that"
+        text += " the noise scale, the critic and the normalizers are measured on."
+        found.append(Finding(NONE, f"its last episodes had {lengths.mean():.0f} steps", text))
+    return found
+
+
+def describe_run(run: Run) -> dict[str, str]:
+    """What there is to know of a run before its numbers."""
+    defaults = {flag(name, x) for name, x in run.defaults.items()}
+    flags = [flag(name, x) for name, x in setting(run.config).items() if name in run.defaults]
+    seconds = (np.diff(run.progress["global_step"], prepend=0) / run.progress["sps"]).sum()
+    sampled = {}
+    for name, (size, text) in SIZES.items():
+        for n in sorted({x[size] for x in run.cells[name]}):
+            at = " ".join(str(x["iteration"]) for x in run.cells[name] if x[size] == n)
+            sampled.setdefault(f"at iterations {at}", []).append(f"{n:,} {text}")
+    return {
+        "arguments that differ from the defaults": " ".join(f"--{x}" for x in flags if x not in defaults) or "none",
+        "versions": ", ".join(f"{name} {x}" for name, x in run.config["versions"].items()),
+        "steps": f"{run.progress['global_step'][-1]:,.0f} in {len(run.progress['sps']):,} iterations",
+        "time": f"{seconds / 60:,.1f} minutes",
+        "sampled for this page": "; ".join(f"{at}: {', '.join(x)}" for at, x in sampled.items()) or "nothing",
+    }
+
+
+def find_learning(run: Run) -> list[Finding]:
+    cells = run.cells["evaluate"]
+    of_both_ends = len(cells) > 1 and (cells[0]["iteration"], cells[-1]["iteration"]) == (0, run.last)
+    if of_both_ends and len(cells[0]["returns"]["all"]) > 1:
+        first, *between, last = [np.array(x["returns"]["all"]) for x in cells]
+        fall = None
+        if between:
+            best = max(range(len(between)), key=lambda i: between[i].mean())
+            fall = difference(between[best], last, looks=len(between)) | dict(iteration=cells[best + 1]["iteration"])
+        return [judge_learning(difference(last, first), np.std(first, ddof=1).item(), fall, len(last))]
+    returns, episodes = run.progress["episodic_return"], run.progress["episodes"]
+    last = np.flatnonzero(np.isfinite(returns))[-10:]
+    if episodes[0] < 10 or len(last) < 10:  # the first iteration acts with the untrained policy
+        text = f"Cannot tell from {episodes[0]:.0f} untrained episodes."
+        return [Finding(UNCLEAR, f"{len(returns):,} iterations", text)]
+    gain = returns[last] - returns[0]
+    numbers = dict(mean=gain.mean().item(), interval=t_interval(gain))
+    return [judge_learning(numbers, 0.0, None, int(episodes[last].sum()))]
+
+
+def draw_learning(axis: Axes, run: Run) -> None:
+    cells = run.cells["evaluate"]
+    draw_progress(axis, run, "episodic_return")
+    draw_points(axis, run, cells, [x["returns"] for x in cells])
+    sampled = cells and cells[0]["iteration"] == 0
+    untrained = cells[0]["returns"]["mean"] if sampled else run.progress["episodic_return"][0]
+    draw_level(axis, untrained, "untrained", run)
+
+
+def noise_scale(cell: dict[str, Any]) -> dict[str, Any]:
+    return cell["noise_scale"][gradient.NETWORK]
+
+
+def find_batch(run: Run) -> list[Finding]:
+    if not run.cells["gradient"]:
+        return [NOT_MEASURED]
+    cell = middle(run.cells["gradient"], lambda x: noise_scale(x)["pairs"] or np.inf)
+    return [judge_batch(run.batch_size, noise_scale(cell), cell["iteration"])]
+
+
+def draw_batch(axis: Axes, run: Run) -> None:
+    """Where there is no upper end, the bar goes on to ten times the scale."""
+    cells, numbers = [x for x in run.cells["gradient"] if noise_scale(x)["pairs"]], []
+    for B, ends in ((noise_scale(x)["pairs"], noise_scale(x)["interval"]) for x in cells):
+        numbers.append(dict(mean=B, interval=ends and [ends[0] or B, ends[1] or 10 * B]))
+    draw_points(axis, run, cells, numbers, linestyle=run.style["linestyle"])
+    axis.set_yscale("log")
+    draw_level(axis, run.batch_size, "the batch", run)
+
+
+def kl_bounds(run: Run) -> np.ndarray:
+    """The mean KL that the step of each iteration may have: TRPO's own, on its schedule, or the largest of IM's."""
+    settings = run.config["args"]
+    first = settings.get("max_kl") or LARGEST_DELTA
+    last = settings.get("max_kl_final") or first
+    done = np.arange(len(run.progress["mean_kl"])) * run.batch_size / settings["total_timesteps"]
+    return first + done * (last - first)
+
+
+def find_steps(run: Run) -> list[Finding]:
+    heldout = [x["heldout"] | dict(iteration=x["iteration"]) for x in run.cells["trust_region"]]
+    kls = [dict(mean=x["mean_kl"], interval=x["mean_kl_interval"], iteration=x["iteration"]) for x in heldout]
+    lengths = judge_lengths(run.progress["mean_kl"], kl_bounds(run), kls)
+    if heldout and "clip_eps" in run.config["args"]:
+        allowed, ratio = 1 + run.config["args"]["clip_eps"], max(x["max_ratio"] for x in heldout)
+        text = f"{lengths.number}; largest ratio held out {show(ratio)}, where the clip is at {show(allowed)}"
+        lengths = lengths._replace(number=text)
+    return [lengths, judge_gains(run.cells["landscape"]) if run.cells["landscape"] else NOT_MEASURED]
+
+
+def draw_lengths(axis: Axes, run: Run) -> None:
+    cells = run.cells["trust_region"]
+    heldout = [x["heldout"] for x in cells]
+    draw_progress(axis, run, "mean_kl")
+    draw_points(axis, run, cells, [dict(mean=x["mean_kl"], interval=x["mean_kl_interval"]) for x in heldout])
+    axis.set_yscale("log")
+    draw_level(axis, kl_bounds(run).max(), "bound", run)
+
+
+def draw_gains(axis: Axes, run: Run) -> None:
+    draw_points(axis, run, run.cells["landscape"], [x["change"] for x in run.cells["landscape"]])
+    axis.axhline(0, **LEVEL)
+
+
+def find_critic(run: Run) -> list[Finding]:
+    if not run.has_critic:
+        return [Finding(NONE, "", f"{run.config['algo']} has no value network, so there is nothing to judge.")]
+    cells = [x for x in run.cells["report"] if "explained_variance" in x]
+    if not cells:
+        return [NOT_MEASURED]
+    cell = middle(cells, lambda x: -x["explained_variance"]["mean"])
+    finding = judge_critic(cell["explained_variance"], cell["iteration"])
+    numbers, logged = [finding.number], run.progress["explained_variance"][cell["iteration"] :]
+    if len(logged):
+        numbers.append(f"training logged {show(logged[0])}, of targets that contain its own predictions")
+    for x in run.cells["value"]:
+        if x["iteration"] == cell["iteration"]:
+            errors = {text: x[f"heldout_{name}"] for name, text in value.TARGETS.items()}
+            numbers += [f"error against {text} {with_ends(error)}" for text, error in errors.items()]
+    return [finding._replace(number="; ".join(numbers))]
+
+
+def draw_errors(axis: Axes, run: Run) -> None:
+    cells = run.cells["value"]
+    for (name, text), line in zip(value.TARGETS.items(), ("-", "--", ":")):
+        draw_points(axis, run, cells, [x[f"heldout_{name}"] for x in cells], linestyle=line)
+        axis.plot([], [], color=GREY, linestyle=line, label=text)
+    axis.set_yscale("log")
+
+
+def draw_explained(axis: Axes, run: Run) -> None:
+    cells = [x for x in run.cells["report"] if "explained_variance" in x]
+    if run.has_critic:
+        draw_progress(axis, run, "explained_variance")
+        draw_points(axis, run, cells, [x["explained_variance"] for x in cells])
+    axis.set_ylim(-1, 1.05)
+    axis.axhline(0, **LEVEL)
+
+
+def find_exploration(run: Run) -> list[Finding]:
+    entropy = f"entropy {show(run.progress['entropy'][0])} at the start, {show(run.progress['entropy'][-1])} nats now"
+    if not run.stds:
+        return [Finding(NONE, entropy, "Its standard deviations depend on the state: see the entropy.")]
+    finding = judge_exploration(list(run.stds.values()), run.bound)
+    return [finding._replace(number=f"{finding.number}; {entropy}")]
+
+
+def draw_stds(axis: Axes, run: Run) -> None:
+    x = run.steps([dict(iteration=iteration) for iteration in run.stds])
+    for of_action in zip(*run.stds.values()):
+        axis.plot(x, of_action, **run.style | dict(marker="", linewidth=0.8, label=None))
+    axis.set_ylim(bottom=0)
+    if run.bound:
+        draw_level(axis, ALMOST_NONE * run.bound, "stopped", run)
+
+
+def draw_entropy(axis: Axes, run: Run) -> None:
+    draw_progress(axis, run, "entropy")
+
+
+def find_normalizers(run: Run) -> list[Finding]:
+    cells, shares = run.cells["report"], {}
+    for name, key in (("observations", "clipped_obs"), ("rewards", "clipped_reward")):
+        if found := [x[key] | dict(pairs=x["pairs"]) for x in cells if key in x]:
+            shares[name] = max(found, key=lambda x: x["mean"])
+    return [judge_normalizers(shares, cells[-1]["seen_std"]) if cells else NOT_MEASURED]
+
+
+def draw_reward_scale(axis: Axes, run: Run) -> None:
+    cells = [x for x in run.cells["report"] if "reward_std" in x]
+    axis.plot(run.steps(cells), [x["reward_std"] for x in cells], **run.style)
+    axis.set_ylim(bottom=0)
+
+
+def draw_seen(axis: Axes, run: Run) -> None:
+    cells, style = run.cells["report"], run.style | dict(markersize=2, linewidth=0.5, label=None)
+    for of_dimension in zip(*[x["seen_std"] for x in cells]):
+        axis.plot(run.steps(cells), of_dimension, **style)
+    axis.set_ylim(bottom=0)
+    axis.axhline(1, **LEVEL)
+
+
+def find_speed(run: Run) -> list[Finding]:
+    compiled = run.config["args"].get("compile", True) or not run.defaults.get("compile", True)  # REINFORCE never is
+    return [judge_speed(run.progress["sps"], compiled)]
+
+
+def draw_speed(axis: Axes, run: Run) -> None:
+    draw_progress(axis, run, "sps")
+    axis.set_ylim(bottom=0)
+
+
+class Section(NamedTuple):
+    title: str
+    find: Callable[[Run], list[Finding]]
+    rules: str = ""
+    panels: dict[str, Callable[[Axes, Run], None]] = {}
+
+
+JUDGED_AT = " Judged is the median checkpoint of those after the first."
+LINES = " Line: training, every iteration; points: sampled at checkpoints, with 95 % intervals."
+PAIRED = " A whole step from a fresh batch of the training's size is played with the same seeds before and after. "
+ERRORS = " Errors are the mean of |V - target| / |target| held out (CL Fig. 3): 1 is as large as the target."
+SECTIONS = [
+    Section("What was run", find_completeness),
+    Section("Did it learn?", find_learning, RULES["learning"] + LINES, {"episode return": draw_learning}),
+    Section("Is the batch large enough?", find_batch, RULES["batch"] + JUDGED_AT, {"noise scale (pairs)": draw_batch}),
+    Section(
+        "Do steps do what they promise?",
+        find_steps,
+        RULES["lengths"] + PAIRED + RULES["gains"] + LINES,
+        {"mean KL (nats)": draw_lengths, "reward gained\nby a step": draw_gains},
+    ),
+    Section(
+        "Does the critic predict?",
+        find_critic,
+        RULES["critic"] + JUDGED_AT + ERRORS + LINES,
+        {"relative error": draw_errors, "explained variance": draw_explained},
+    ),
+    Section(
+        "Is the policy still exploring?",
+        find_exploration,
+        RULES["exploration"],
+        {"standard deviation\nof each action": draw_stds, "entropy (nats)": draw_entropy},
+    ),
+    Section(
+        "What do the normalizers do?",
+        find_normalizers,
+        RULES["normalizers"],
+        {"rewards are\ndivided by": draw_reward_scale, "std of each\nobservation": draw_seen},
+    ),
+    Section("How fast was it?", find_speed, RULES["speed"], {"steps a second": draw_speed}),
+]
+
+
+def middle(cells: list[dict[str, Any]], key: Callable) -> dict[str, Any]:
+    """The median of the cells by the key, of two the one with the larger; of trained policies, if there are any."""
+    trained = [x for x in cells if x["iteration"]] or cells
+    return sorted(trained, key=key)[len(trained) // 2]
+
+
+# Figures -------------------------------------------------------------------------------------------------------------
+
+GREY = "0.3"
+LEVEL = dict(color=GREY, linestyle=":", linewidth=0.9)
+
+
+def draw_progress(axis: Axes, run: Run, name: str) -> None:
+    """A column of progress.csv over environment steps, averaged over each hundredth of the iterations."""
+    found = []
+    for rows in np.array_split(np.flatnonzero(np.isfinite(run.progress[name])), 100):
+        if len(rows):
+            found.append((run.progress["global_step"][rows].mean(), run.progress[name][rows].mean()))
+    axis.plot(*np.reshape(found, (-1, 2)).T, **run.style | dict(marker="", linewidth=1))
+
+
+def draw_points(axis: Axes, run: Run, cells: list[dict], numbers: list[dict[str, Any]], **style: Any) -> None:
+    """What was measured at the cells' checkpoints, with its intervals."""
+    y = np.array([x["mean"] for x in numbers], float)
+    ends = np.array([x["interval"] or [np.nan] * 2 for x in numbers], float).reshape(-1, 2)
+    style = run.style | dict(linestyle="", markersize=4, capsize=2, zorder=3, label=None) | style
+    axis.errorbar(run.steps(cells), y, yerr=np.abs(ends.T - y), **style)
+
+
+def draw_level(axis: Axes, y: float, text: str, run: Run) -> None:
+    """A dotted line, named once at its left end."""
+    axis.axhline(y, **LEVEL | dict(color=run.style["color"]))
+    if not axis.texts:
+        axis.text(0.01, y, text, transform=axis.get_yaxis_transform(), fontsize=7, va="bottom", color=GREY)
+
+
+def draw(section: Section, runs: list[Run]) -> str:
+    """The section's figure as an SVG in a data URL: nothing to load, text as outlines, so that it needs no font."""
+    n, several = len(section.panels), len({run.style["label"] for run in runs}) > 1
+    figure, axes = new_figure(n, 1, (4.4, 0.6 + 1.75 * n), sharex=True)
+    for axis, (text, draw_panel) in zip(axes[:, 0], section.panels.items()):
+        for run in runs:
+            draw_panel(axis, run)
+        if not any(len(line.get_xdata()) and line.get_color() != GREY for line in axis.lines):
+            axis.text(0.5, 0.6, "not measured", transform=axis.transAxes, ha="center", color=GREY)
+            axis.set_yticks([])
+        axis.set_ylabel(text, fontsize=9)
+        axis.tick_params(labelsize=8)
+        axis.spines[["top", "right"]].set_visible(False)
+        if axis.get_yscale() == "log":
+            low, high = axis.get_ylim()
+            axis.yaxis.set_major_locator(LogLocator(subs=(1,) if high > 500 * low else (1, 2, 5)))
+            axis.yaxis.set_major_formatter(lambda x, _: f"{x:,.9g}")
+            axis.yaxis.set_minor_formatter(NullFormatter())
+    steps = max(run.progress["global_step"][-1] for run in runs)
+    axes[-1, 0].set_xlim(-0.02 * steps, 1.02 * steps)
+    axes[-1, 0].ticklabel_format(axis="x", scilimits=(0, 5))
+    axes[-1, 0].set_xlabel("environment steps", fontsize=9)
+    for run in runs:
+        axes[0, 0].plot([], [], **run.style)
+    named = [zip(*axis.get_legend_handles_labels()) for axis in figure.axes]
+    lines = {text: line for pairs in named for line, text in pairs if several or line.get_color() == GREY}
+    if lines:
+        texts = [textwrap.fill(text, 60, break_on_hyphens=False) for text in lines]
+        figure.legend(lines.values(), texts, loc="outside upper left", frameon=False, fontsize=7)
+    file = io.BytesIO()
+    with matplotlib.rc_context({"svg.hashsalt": "report"}):  # the same numbers give the same page
+        figure.savefig(file, format="svg", metadata=dict(Date=None))
+    return "data:image/svg+xml;base64," + base64.b64encode(file.getvalue()).decode()
+
+
+# Page ----------------------------------------------------------------------------------------------------------------
+
+
+def describe(runs: list[Run]) -> dict[str, Any]:
+    """The page: the runs side by side, by setting, and what each section found of them."""
+    labels = [run.style["label"] for run in runs]
+    runs, sections = sorted(runs, key=lambda run: labels.index(run.style["label"])), []
+    for section in SECTIONS:
+        found = [section.find(run) for run in runs]
+        statuses = [min((x.status for x in of_run), key=WORST_FIRST.index) for of_run in found]
+        figure = draw(section, runs) if section.panels and set(statuses) != {NONE} else None
+        shown = dict(title=section.title, found=found, statuses=statuses, figure=figure, rules=section.rules)
+        shown |= dict(panels=", ".join(section.panels).replace("\n", " "))
+        sections.append(shown | dict(pooled=pooled(runs) if section.find is find_learning else []))
+    columns = [dict(name=run.title, folder=run.name, color=run.style["color"], facts=describe_run(run)) for run in runs]
+    return dict(env_id=runs[0].config["args"]["env_id"], runs=columns, sections=sections)
+
+
+def pooled(runs: list[Run]) -> list[str]:
+    """The return at the end of each setting that has several runs, over the runs."""
+    means = {}
+    for run in runs:
+        for cell in run.cells["evaluate"]:
+            if cell["iteration"] == run.last:
+                means.setdefault(run.style["label"], []).append(cell["returns"]["mean"])
+    several = {label: np.array(x) for label, x in means.items() if len(x) > 1}
+    numbers = {label: dict(mean=x.mean().item(), interval=t_interval(x)) for label, x in several.items()}
+    return [f"{label}: return at the end {with_ends(x)}, over {len(means[label])} runs" for label, x in numbers.items()]
+
+
+def as_text(page: dict[str, Any]) -> str:
+    """The page without its figures and rules."""
+    lines = [f"{page['env_id']}: {'; '.join(run['name'] for run in page['runs'])}"]
+    for number, section in enumerate(page["sections"]):
+        lines += ["", section["title"], *(f"  {line}" for line in section["pooled"])]
+        for run, findings in zip(page["runs"], section["found"]):
+            lines += [f"  {run['name']}"] if len(page["runs"]) > 1 else []
+            shown = [] if number else [f"{name}: {x}" for name, x in run["facts"].items()]
+            shown += [f"[{x.status}] {x.verdict}" + f" ({x.number})" * bool(x.number) for x in findings]
+            lines += [textwrap.fill(x, 110, initial_indent="    ", subsequent_indent="      ") for x in shown]
+    return "\n".join(lines)
+
+
+# Main ----------------------------------------------------------------------------------------------------------------
+
+
+def main(argv: list[str] | None = None) -> None:
+    args = tyro.cli(Args, args=argv, description=__doc__)
+    check_options(args)
+    opened, styles = open_runs(args.runs, args.script), run_styles(args.runs, args.labels)
+    for folder in args.runs:
+        read_progress(folder)
+    out = output_folder(args.out, args.runs)
+    if not args.quick:
+        measure(args, opened, out)
+    page = describe([read_run(sources, style, out) for sources, style in zip(opened, styles)])
+    print(as_text(page))
+    loader = jinja2.FileSystemLoader(Path(__file__).parent)
+    template = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    (out / "report.html").write_text(template.get_template("report.html.jinja").render(page))
+    print(f"\n{out / 'report.html'}")
+
+
+if __name__ == "__main__":
+    run_program(main)

@@ -1,0 +1,224 @@
+"""What report.py says about numbers. A verdict is a function of them and of a threshold, which RULES states as the page
+shows it, with its source: a paper, or "ours". It claims no more than the 95 % interval of its number carries: where
+that holds the threshold, it is "cannot tell". Numbers come as everywhere, dict(mean=..., interval=[low, high])."""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import stats
+
+GOOD, CAUTION, BAD, UNCLEAR, NONE = "good", "caution", "bad", "cannot tell", "no verdict"
+WORST_FIRST = [BAD, CAUTION, UNCLEAR, GOOD, NONE]
+
+
+class Finding(NamedTuple):
+    status: str
+    number: str
+    verdict: str
+
+
+NOT_MEASURED = Finding(NONE, "", "Not measured yet; without --quick it is.")
+
+FAR_TOO_SMALL = 100  # batches to the noise scale
+LARGEST_DELTA = 0.13  # nats
+TOO_OFTEN = 0.05  # of the iterations
+MOST = 0.5  # of the variance
+ALMOST_NONE, GROWN = 0.05, 1.5  # of half an action's range, of the first standard deviation
+CLIPPED = 0.01  # of the steps
+
+RULES = dict(
+    learning="Learned: the last policy's mean return is above the untrained one's by more than the standard deviation "
+    "of the untrained one's episodes (ours; Welch's t-interval). Fallen: it is below that of the best checkpoint "
+    "between by more than as much (corrected for their number). Where no episodes are measured: the last 10 iterations "
+    "of progress.csv against its first, which is taken as exact, and any gain counts.",
+    batch="Large enough: the noise scale or more, where an estimate is as much signal as noise (McCandlish et al. "
+    f"2018). Less is usual where agents learn (CL Fig. 2); less than 1/{FAR_TOO_SMALL} of it is far too small (ours).",
+    lengths=f"Short enough: TRPO's own bound on the mean KL; of other algorithms {LARGEST_DELTA} nats, the largest "
+    f"bound in IM's tables of TRPO's settings. Too long: more than {100 * TOO_OFTEN:g} % of the iterations exceed it "
+    "(ours).",
+    gains="Raised or lowered the reward: the interval of the difference of the returns of the same seeds, corrected "
+    "for the number of steps looked at, lies on one side of 0. Good: at least half of them raised it, none lowered it "
+    "(ours).",
+    critic="Explained variance of the discounted returns of fresh episodes: at 0 the critic is no better than a "
+    f"constant, by definition; above {MOST} it predicts most of what differs (ours).",
+    exploration=f"Stopped: every action's standard deviation is below {ALMOST_NONE} of half the action's range. Grown: "
+    f"one is above {GROWN} times what it was at first (both ours).",
+    normalizers=f"Many: more than {100 * CLIPPED:g} % of the steps, at the checkpoint with the most (ours). A "
+    "normalizer aims at a standard deviation of 1 over all of training, not of today's policy.",
+    speed="Uneven: the 10th percentile over iterations is below half of the median (ours). The first iteration, which "
+    "compiles, is left out.",
+)
+
+
+def show(x: float) -> str:
+    return f"{x:,.0f}" if abs(x) >= 100 else f"{x:.2g}" if abs(x) < 0.1 else f"{x:.3g}"
+
+
+def percent(x: float) -> str:
+    return f"{100 * x:.2g} %"
+
+
+def with_ends(numbers: dict[str, Any], text: Callable = show) -> str:
+    """Mean and interval."""
+    ends = numbers["interval"]
+    return text(numbers["mean"]) + (f" [{text(ends[0])}, {text(ends[1])}]" if ends else " (no interval)")
+
+
+def difference(x: np.ndarray, y: np.ndarray, looks: int = 1) -> dict[str, Any]:
+    """Mean of x minus that of y, independent samples, and its Welch t-interval, 95 % over all the looks (Bonferroni).
+    None of fewer than two."""
+    mean, ends = (np.mean(x) - np.mean(y)).item(), None
+    if min(len(x), len(y)) > 1:
+        ends = [mean, mean]
+        if np.ptp(x) + np.ptp(y) > 0:
+            found = stats.ttest_ind(x, y, equal_var=False).confidence_interval(1 - 0.05 / looks)
+            ends = [float(end) for end in found]
+    return dict(mean=mean, interval=ends)
+
+
+def judge_completeness(done: int, planned: int) -> Finding:
+    number = f"{done:,} of {planned:,} steps"
+    if done < planned:
+        return Finding(CAUTION, number, "It has not ended: all below is about a part of a run.")
+    return Finding(GOOD, number, "It has run to its end.")
+
+
+def judge_learning(gain: dict[str, Any], spread: float, fall: dict[str, Any] | None, episodes: int) -> Finding:
+    """From what it gained over its untrained policy, whose episodes scatter with the standard deviation `spread`, and
+    what it has lost since the best of the checkpoints between."""
+    number = f"return {with_ends(gain)} above the untrained policy's, from {episodes:,} episodes"
+    low, high = gain["interval"] or (-math.inf, math.inf)
+    if low > spread:
+        status, text = GOOD, "It learned."
+    elif high <= spread:
+        status, text = BAD, f"It ended as it began: it gained less than {show(spread)}."
+    else:
+        status, text = UNCLEAR, f"Cannot tell from {episodes:,} episodes whether it learned."
+    if fall and fall["interval"] and fall["interval"][0] > spread:
+        status = status if status == BAD else CAUTION
+        text += f" It was better at iteration {fall['iteration']}, and has fallen by {with_ends(fall)}."
+    return Finding(status, number, text)
+
+
+def judge_batch(batch_size: int, scale: dict[str, Any], iteration: int) -> Finding:
+    """From the noise scale in pairs and its interval; an end that is None lies beyond what the sample can measure."""
+    if scale["interval"] is None:
+        return Finding(UNCLEAR, f"{scale['estimates']} estimates", "Cannot tell from so few estimates of the gradient.")
+    low, high = (math.inf if x is None else x for x in scale["interval"])
+    B = "unmeasurably large" if scale["pairs"] is None else f"{scale['pairs']:,.0f}"
+    ends = ", ".join("no end" if x == math.inf else f"{x:,.0f}" for x in (low, high))
+    number = f"noise scale {B} [{ends}] pairs at iteration {iteration}, batch {batch_size:,}"
+    least, most = (show(batch_size / (batch_size + x)) for x in (high, low))
+    if low == math.inf:
+        return Finding(UNCLEAR, number, "Cannot tell: no gradient was found in so few pairs.")
+    if batch_size >= high:
+        return Finding(GOOD, number, f"Large enough: gradients of two batches have a cosine of at least {least}.")
+    if low > FAR_TOO_SMALL * batch_size:
+        text = f"Far too small: almost only noise, gradients of two batches have a cosine of at most {most}."
+        return Finding(BAD, number, text)
+    if low > batch_size:
+        text = f"More noise than signal, as usual: gradients of two batches have a cosine of at most {most}."
+        return Finding(CAUTION, number, text)
+    return Finding(UNCLEAR, number, "Cannot tell whether there is more signal or more noise in a batch.")
+
+
+def judge_lengths(kls: np.ndarray, bounds: np.ndarray, heldout: list[dict[str, Any]]) -> Finding:
+    """From the mean KL of every iteration's step on its own batch [n], what it may be [n], and that held out at some
+    checkpoints."""
+    above = np.mean(kls > 1.001 * bounds).item()  # a line search accepts what rounding puts onto the bound
+    number = f"mean KL above {show(bounds.max())} nats in {percent(above)} of {len(kls):,} iterations (all, exact)"
+    if longest := max(heldout, key=lambda x: x["mean"], default=None):
+        number += f"; held out at most {with_ends(longest)}, at iteration {longest['iteration']}"
+    if above > TOO_OFTEN:
+        return Finding(BAD, number, "Steps go too far.")
+    longer = [x for x in heldout if x["interval"] and x["interval"][0] > bounds[x["iteration"]]]
+    if longer:
+        text = f"Steps are short enough on their own batch, but too long held out at {len(longer)} of {len(heldout)}"
+        return Finding(CAUTION, number, f"{text} checkpoints.")
+    return Finding(GOOD, number, "Steps are short enough.")
+
+
+def judge_gains(steps: list[dict[str, Any]]) -> Finding:
+    """From what the surrogate promised of whole steps and what the reward did, paired by seed: each step has iteration,
+    promised, change (mean and 95 % interval) and episodes."""
+    widened = []
+    for x in steps:
+        mean, n = x["change"]["mean"], x["episodes"]
+        wider = (stats.t.ppf(1 - 0.025 / len(steps), n - 1) / stats.t.ppf(0.975, n - 1)).item()
+        ends = [mean + (end - mean) * wider for end in x["change"]["interval"]]
+        widened.append(dict(iteration=x["iteration"], promised=x["promised"], mean=mean, interval=ends))
+    rose, fell = ([x for x in widened if min(sign * end for end in x["interval"]) > 0] for sign in (1, -1))
+    found = [f"{with_ends(x)} at iteration {x['iteration']} (promised {x['promised']:+.2g})" for x in widened]
+    number = f"reward gained: {'; '.join(found)}"
+    text = f"Of {len(steps)} steps {len(rose)} raised the reward and {len(fell)} lowered it"
+    unknown = [x["episodes"] for x, y in zip(steps, widened) if y not in rose + fell]
+    if unknown:
+        text += f"; one cannot tell of {len(unknown)}, from {' and '.join(f'{n:,}' for n in unknown)} episodes"
+    text += "."
+    if fell:
+        return Finding(BAD if len(fell) > len(rose) else CAUTION, number, text)
+    return Finding(GOOD if len(rose) >= len(unknown) else UNCLEAR, number, text)
+
+
+def judge_critic(explained: dict[str, Any], iteration: int) -> Finding:
+    """From the explained variance of held-out returns."""
+    number = f"explained variance of held-out returns {with_ends(explained)} at iteration {iteration}"
+    low, high = explained["interval"] or (-math.inf, math.inf)
+    if high <= 0:
+        return Finding(BAD, number, "The critic is no better than a constant.")
+    if low > MOST:
+        return Finding(GOOD, number, "The critic predicts most of what differs between returns.")
+    if low > 0 and high <= MOST:
+        return Finding(CAUTION, number, "The critic predicts something, but less than half of what differs.")
+    text = f"Cannot tell from {explained['episodes']:,} episodes how much the critic predicts."
+    return Finding(UNCLEAR, number, text)
+
+
+def judge_exploration(stds: list[list[float]], bound: float | None) -> Finding:
+    """From each action's standard deviation at the checkpoints, in order, in units of half the actions' range or,
+    without one, of the first."""
+    first, last = np.array(stds[0]), np.array(stds[-1])
+    relative, of = (last / bound, "half the actions' range") if bound else (last / first, "the first")
+    number = f"standard deviations at the end: {show(relative.min())} to {show(relative.max())} of {of} (exact)"
+    if relative.max() < ALMOST_NONE:
+        return Finding(BAD, number, "It has stopped exploring.")
+    if relative.min() < ALMOST_NONE:
+        return Finding(CAUTION, number, f"It has stopped exploring in {(relative < ALMOST_NONE).sum()} of its actions.")
+    if (last > GROWN * first).any():
+        return Finding(CAUTION, number, "Its noise has grown.")
+    return Finding(GOOD, number, "It is still exploring.")
+
+
+def judge_normalizers(shares: dict[str, dict[str, Any]], seen: list[float]) -> Finding:
+    """From the shares of steps with a clipped observation and of clipped rewards, each with its interval, where the run
+    clips them, and the standard deviations of what the networks see."""
+    clips = [f"{name} {with_ends(x, percent)} of {x['pairs']:,} steps" for name, x in shares.items()]
+    number = (
+        f"clipped: {', '.join(clips) or 'nothing'}; observations, as the networks see them, have standard deviations"
+    )
+    number += f" from {show(min(seen))} to {show(max(seen))}"
+    ends = {name: x["interval"] or (0, 1) for name, x in shares.items()}
+    if clipped := [name for name, (low, _) in ends.items() if low > CLIPPED]:
+        return Finding(BAD, number, f"Clipping changes many {' and '.join(clipped)}.")
+    if unclear := [name for name, (_, high) in ends.items() if high > CLIPPED]:
+        text = f"Cannot tell from so few episodes whether clipping changes many {' and '.join(unclear)}."
+        return Finding(UNCLEAR, number, text)
+    if not shares:
+        return Finding(NONE, number, "Nothing is clipped, so there is nothing to judge.")
+    if not any(x["mean"] for x in shares.values()):
+        return Finding(GOOD, number, "No clipping was seen.")
+    return Finding(GOOD, number, "Clipping changes next to nothing.")
+
+
+def judge_speed(sps: np.ndarray, compiled: bool) -> Finding:
+    """From the steps a second of each iteration."""
+    rest = sps[1:] if len(sps) > 1 else sps
+    median, slow, fast = np.median(rest), *np.percentile(rest, [10, 90])
+    number = f"{show(median)} steps a second, 80 % of the iterations from {show(slow)} to {show(fast)}"
+    if not compiled:
+        return Finding(CAUTION, number, "It ran with --no-compile, which makes updates many times slower.")
+    if slow < median / 2:
+        return Finding(CAUTION, number, "Its speed was uneven: other programs may have shared its cores.")
+    return Finding(GOOD, number, "Its speed was even.")

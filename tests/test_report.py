@@ -1,0 +1,267 @@
+"""The report of a run: verdicts of known numbers, and a page that needs nothing else."""
+
+import base64
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from conftest import flags_of, load
+from verdicts import BAD, CAUTION, GOOD, NONE, UNCLEAR
+
+verdicts = load("verdicts")
+UNBALANCED = {"meta", "img", "br"}
+
+
+def numbers(mean, low, high, **more):
+    return dict(mean=mean, interval=[low, high], **more)
+
+
+@pytest.mark.parametrize(
+    "gain, fall, status",
+    (
+        (numbers(100, 21, 179), None, GOOD),  # above the untrained policy's own scatter of 20
+        (numbers(100, 19, 181), None, UNCLEAR),
+        (numbers(5, -9, 19), None, BAD),
+        (dict(mean=100, interval=None), None, UNCLEAR),
+        (numbers(100, 21, 179), numbers(50, 21, 79, iteration=7), CAUTION),
+        (numbers(100, 21, 179), numbers(50, 19, 81, iteration=7), GOOD),
+        (numbers(5, -9, 19), numbers(50, 21, 79, iteration=7), BAD),
+    ),
+)
+def test_learning(gain, fall, status):
+    found = verdicts.judge_learning(gain, 20, fall, 12)
+    assert found.status == status
+    assert ("12 episodes whether" in found.verdict) == (status == UNCLEAR)
+    assert ("better at iteration 7" in found.verdict) == (fall is not None and fall["interval"][0] > 20)
+
+
+@pytest.mark.parametrize(
+    "ends, status, cosine",
+    (
+        ([500, 2000], GOOD, "at least 0.5"),  # 2000 / (2000 + 2000)
+        ([500, 2001], UNCLEAR, ""),
+        ([6000, None], CAUTION, "at most 0.25"),
+        ([198_000, 300_000], CAUTION, "at most 0.01"),
+        ([200_001, 300_000], BAD, "at most 0.0099"),
+        ([None, None], UNCLEAR, ""),
+        (None, UNCLEAR, ""),
+    ),
+)
+def test_batch(ends, status, cosine):
+    found = verdicts.judge_batch(2000, dict(pairs=9999, interval=ends, estimates=20), 300)
+    assert found.status == status and cosine in found.verdict
+
+
+def test_lengths():
+    kls, bounds = np.full(100, 0.01), np.full(100, 0.04)
+    within, beyond = numbers(0.05, 0.03, 0.07, iteration=3), numbers(0.05, 0.041, 0.059, iteration=4)
+    assert verdicts.judge_lengths(kls, bounds, []).status == GOOD
+    assert verdicts.judge_lengths(kls, bounds, [within]).status == GOOD
+    found = verdicts.judge_lengths(kls, bounds, [within, beyond])
+    assert found.status == CAUTION and "1 of 2" in found.verdict
+    kls[:5] = 0.041
+    assert verdicts.judge_lengths(kls, bounds, []).status == GOOD
+    kls[5] = 0.041
+    found = verdicts.judge_lengths(kls, bounds, [])
+    assert found.status == BAD and "6 % of 100" in found.number
+
+
+def step(mean, half, iteration=0):
+    change = numbers(mean, mean - half, mean + half)
+    return dict(iteration=iteration, promised=0.01, change=change, episodes=1001)
+
+
+def test_gains():
+    """Of two steps the intervals are 97.5 % ones: 1.144 times as wide, from a thousand episodes."""
+    assert verdicts.judge_gains([step(10, 9.9)]).status == GOOD
+    assert verdicts.judge_gains([step(10, 9.9), step(0, 5)]).status == UNCLEAR
+    assert verdicts.judge_gains([step(10, 8.7), step(0, 5)]).status == GOOD
+    assert verdicts.judge_gains([step(10, 1), step(0, 5), step(0, 5)]).status == UNCLEAR
+    found = verdicts.judge_gains([step(10, 8), step(-10, 8, iteration=300), step(0, 5)])
+    assert found.status == CAUTION and "iteration 300" in found.number
+    assert found.verdict == (
+        "Of 3 steps 1 raised the reward and 1 lowered it; one cannot tell of 1, from 1,001 episodes."
+    )
+    assert verdicts.judge_gains([step(-10, 8), step(0, 5)]).status == BAD
+
+
+@pytest.mark.parametrize(
+    "explained, status",
+    (
+        (numbers(0.9, 0.51, 0.99), GOOD),
+        (numbers(0.9, 0.49, 0.99), UNCLEAR),
+        (numbers(0.3, 0.1, 0.5), CAUTION),
+        (numbers(0.3, -0.1, 0.5), UNCLEAR),
+        (numbers(-0.3, -0.6, 0.0), BAD),
+        (dict(mean=0.9, interval=None), UNCLEAR),
+    ),
+)
+def test_critic(explained, status):
+    found = verdicts.judge_critic(explained | dict(episodes=12), 300)
+    assert found.status == status and ("12 episodes" in found.verdict) == (status == UNCLEAR)
+
+
+@pytest.mark.parametrize(
+    "first, last, bound, status",
+    (
+        ([1.0, 1.0], [0.3, 0.2], 1.0, GOOD),
+        ([1.0, 1.0], [0.3, 0.04], 1.0, CAUTION),
+        ([1.0, 1.0], [0.03, 0.04], 1.0, BAD),
+        ([1.0, 1.0], [0.03, 0.04], 0.5, GOOD),  # 0.06 and 0.08 of half the range
+        ([1.0, 1.0], [0.3, 1.6], 1.0, CAUTION),
+        ([1.0, 0.02], [0.3, 0.029], None, GOOD),  # 0.3 and 1.45 of the first
+        ([1.0, 0.02], [0.3, 0.0009], None, CAUTION),
+    ),
+)
+def test_exploration(first, last, bound, status):
+    assert verdicts.judge_exploration([first, [9.0, 9.0], last], bound).status == status
+
+
+def test_normalizers():
+    def judge(*shares):
+        shares = {name: x | dict(pairs=999) for name, x in zip(("observations", "rewards"), shares)}
+        return verdicts.judge_normalizers(shares, [0.5, 2.0])
+
+    rare, many, unclear = numbers(0.002, 0.0, 0.009), numbers(0.05, 0.011, 0.09), numbers(0.01, 0.005, 0.015)
+    assert judge(rare, rare).status == GOOD
+    assert judge(rare, many)[::2] == (BAD, "Clipping changes many rewards.")
+    assert judge(unclear, rare).status == UNCLEAR
+    assert judge(rare, dict(mean=0.002, interval=None)).status == UNCLEAR
+    assert judge(numbers(0.0, 0.0, 0.0)).verdict == "No clipping was seen."
+    assert judge().status == NONE and "0.5 to 2" in judge().number
+
+
+def test_speed_and_completeness():
+    even = np.array([1.0, 600.0, 1000.0, 1000.0, 1000.0])  # the first compiles
+    assert verdicts.judge_speed(even, True).status == GOOD
+    assert verdicts.judge_speed(even, False).status == CAUTION
+    assert verdicts.judge_speed(np.array([1.0, *[1000.0] * 8, 400, 400]), True).status == CAUTION
+    assert verdicts.judge_completeness(100, 100).status == GOOD
+    assert verdicts.judge_completeness(99, 100).status == CAUTION
+
+
+def test_difference_is_welchs_corrected_for_the_looks():
+    x, y = np.array([1.0, 2, 3, 4]), np.array([10.0, 30, 20])
+    found = verdicts.difference(x, y)
+    # Variances 5/12 and 100/3 of the means, 2.0506 degrees of freedom
+    assert found["mean"] == pytest.approx(-17.5)
+    assert found["interval"] == pytest.approx([-41.93, 6.93], abs=0.05)
+    wider = verdicts.difference(x, y, looks=2)["interval"]
+    assert wider[0] < found["interval"][0] and wider[1] > found["interval"][1]
+    assert verdicts.difference(np.ones(3), np.zeros(3)) == numbers(1, 1, 1)
+    assert verdicts.difference(np.ones(3), np.zeros(1))["interval"] is None
+
+
+def test_ratio_of_sums_over_episodes():
+    """Two episodes of 3 and 1 steps, one of which clips: 1 of 4, 0.25; their parts are 1 - 0.75 and 0 - 0.25, of 2."""
+    ends = np.array([False, False, True, True])
+    data = dict(obs=np.zeros((4, 1)), terminations=ends, truncations=~ends & False)
+    found = load("report").ratio_of_sums(np.array([0, 1, 0, 0]), 1, data)
+    assert found["mean"] == 0.25 and found["episodes"] == 2
+    assert found["interval"] == pytest.approx([0, 0.25 + 12.7062 * 0.125])
+
+
+def train(algo, folder, **settings):
+    settings = dict(env_id="InvertedPendulum-v5", total_timesteps=1024, runs_dir=str(folder)) | settings
+    load(algo).main([*flags_of(algo, **settings), "--checkpoint-every", "1"])
+
+
+class Page(HTMLParser):
+    """Every tag is closed, and what they load."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.opened, self.loaded, self.tags = [], [], []
+        self.feed(text)
+        assert self.opened == []
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.loaded += [
+            x for name, x in attributes if name in ("src", "href", "srcset", "data", "action", "background")
+        ]
+        if tag not in UNBALANCED:
+            self.opened.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.opened.pop() == tag
+
+
+def check_page(path):
+    """The page's text, once it is known to parse, to load nothing, and to be small."""
+    text = path.read_text()
+    page = Page(text)
+    assert len(text) < 2e6 and not {"script", "link", "iframe", "object"} & set(page.tags)
+    assert not re.search(r"url\(|@import", text.split("<body>")[0])
+    pictures = [x for x in page.loaded if not x.startswith("#")]
+    for picture in pictures:
+        kind, data = picture.split(",")
+        assert kind == "data:image/svg+xml;base64"
+        svg = ElementTree.fromstring(base64.b64decode(data))
+        links = [x for element in svg.iter() for name, x in element.attrib.items() if name.endswith("href")]
+        assert all(link.startswith("#") for link in links)
+    return text, pictures
+
+
+def test_page_of_a_run(runs, capsys):
+    train("ppo", runs, run_name="run")
+    sizes = "--episodes 4 --gradient-pairs 512 --reward-pairs 40 --heldout-pairs 256 --checkpoints 1 --jobs 1".split()
+    load("report").main([str(runs / "run"), *sizes])
+    text, pictures = check_page(runs / "run" / "figures" / "report.html")
+    assert len(pictures) == 7 and "Not measured" not in text
+    printed = capsys.readouterr().out
+    for part in (
+        "--total-timesteps=1024",
+        "1,024 of 1,024 steps",
+        "6 of 6, report",
+        "explained variance",
+        "256 held-out",
+    ):
+        assert part in printed
+    before = {path: path.read_bytes() for path in (runs / "run" / "figures").glob("*.json")}
+    assert {path.stem for path in before} == set(load("report").SIZES)
+    page = (runs / "run" / "figures" / "report.html").read_bytes()
+    load("report").main([str(runs / "run"), *sizes])
+    assert {path: path.read_bytes() for path in before} == before  # kept, not measured again
+    load("report").main([str(runs / "run"), "--quick"])
+    assert (runs / "run" / "figures" / "report.html").read_bytes() == page
+
+
+def test_quick_page_of_runs_side_by_side(runs, capsys):
+    train("ppo", runs)
+    train("reinforce", runs)
+    folders = sorted(map(str, runs.glob("Inverted*")))
+    load("report").main([*folders, "--quick", "--out", "out"])
+    text, pictures = check_page(runs / "out" / "report.html")
+    assert [path.name for path in (runs / "out").iterdir()] == ["report.html"]  # nothing was sampled
+    assert "reinforce has no value network" in text and "Not measured" in text and len(pictures) == 4
+    printed = capsys.readouterr().out
+    assert printed.index("ppo, seed 1") < printed.index("reinforce, seed 1") and "environment steps to" not in printed
+
+
+def test_bad_input_is_one_line(runs, capsys):
+    train("ppo", runs, run_name="run")
+    (runs / "bare").mkdir()
+
+    def refused(*flags):
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            load("report").main([*flags, "--quick"])
+        message = capsys.readouterr().err
+        assert ended.value.code == 2 and message.count("\n") == 1
+        return message
+
+    assert "no config.json" in refused("bare")
+    assert "--out" in refused("run", "run")
+    assert "--episodes 0" in refused("run", "--episodes", "0")
+    (runs / "run" / "figures").mkdir()
+    (runs / "run" / "figures" / "value.json").write_text(json.dumps(["?"]))
+    assert "value.json is damaged" in refused("run")
+    (runs / "run" / "figures" / "value.json").unlink()
+    (runs / "run" / "progress.csv").write_text("iteration,global_step\n0,1")
+    assert "nothing to report" in refused("run")
+    (runs / "run" / "progress.csv").unlink()
+    assert "nothing to report" in refused("run")
