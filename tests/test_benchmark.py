@@ -333,7 +333,14 @@ def state_of(folder):
     return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
 
 
-def test_local_run_reports_a_failure_trains_what_is_missing_and_then_nothing(here):
+def wait_until(holds, seconds):
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_local_run_waits_reports_a_failure_trains_what_is_missing_and_then_nothing(here):
     command = "kl-schedule --envs Hopper --seeds 1 --steps 2048 --jobs 2 --out results".split()
     log = here / "results" / "logs"
     constant, schedule = (
@@ -341,12 +348,20 @@ def test_local_run_reports_a_failure_trains_what_is_missing_and_then_nothing(her
         for flag in ("", "__max-kl-final=0.07")
     )
     mend = damage(schedule)
-    result = benchmark(*command)
-    assert result.returncode == 1
-    assert "1 of 2 done, 0 running, 1 failed" in result.stderr
-    assert "1 of 2 runs are not finished" in result.stderr and "TRPO+schedule on Hopper-v5: 1 of 1" in result.stderr
-    assert f"{schedule.name}.log: trpo_plus.py: {schedule.relative_to(here)}" in result.stderr
-    assert "iter_000000.pt is damaged" in result.stderr and f"{constant.name}.log" not in result.stderr
+    constant.mkdir()
+    with open(constant / "progress.csv", "a") as other:  # another experiment trains it
+        fcntl.flock(other, fcntl.LOCK_EX)
+        process = subprocess.Popen([ROOT / "benchmark.sh", *command], stderr=subprocess.PIPE, text=True)
+        for folder, text in ((constant, "running elsewhere"), (schedule, "ended with status 2")):
+            of_run = log / f"{folder.name}.log"
+            wait_until(lambda path=of_run, text=text: path.is_file() and text in path.read_text(), 300)
+        assert process.poll() is None and not list(here.glob("results/rewards*"))  # no results before all have ended
+    errors = process.communicate(timeout=300)[1]
+    assert process.returncode == 1
+    assert "1 of 2 done, 0 running, 1 failed" in errors
+    assert "1 of 2 runs are not finished" in errors and "TRPO+schedule on Hopper-v5: 1 of 1" in errors
+    assert f"{schedule.name}.log: trpo_plus.py: {schedule.relative_to(here)}" in errors
+    assert "iter_000000.pt is damaged" in errors and f"{constant.name}.log" not in errors
     assert len(progress(constant)) == 1
     settings = json.loads((here / "results" / "rewards.json").read_text())["settings"]
     assert [cell["label"] for cell in settings] == ["TRPO+"]
@@ -369,13 +384,6 @@ def test_local_run_reports_a_failure_trains_what_is_missing_and_then_nothing(her
     assert state_of(here / "runs") == before
 
 
-def wait_until(holds, seconds):
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
 def test_interrupted_local_run_stops_its_children_and_says_how_to_go_on(here):
     command = [ROOT / "benchmark.sh", *"epochs --envs Hopper --seeds 1 --steps 8000000 --jobs 2".split()]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
@@ -386,20 +394,6 @@ def test_interrupted_local_run_stops_its_children_and_says_how_to_go_on(here):
     for path in here.glob("runs/*/progress.csv"):
         with open(path) as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the script is gone
-
-
-def test_a_run_that_another_experiment_trains_is_waited_for(here):
-    command = "kl-schedule --envs Hopper --seeds 1 --steps 2048 --jobs 2 --out results".split()
-    folder = here / "runs" / "Hopper-v5__trpo_plus__total-timesteps=2048__no-grad-clip__seed1"
-    folder.mkdir(parents=True)
-    with open(folder / "progress.csv", "a") as other:
-        fcntl.flock(other, fcntl.LOCK_EX)
-        process = subprocess.Popen([ROOT / "benchmark.sh", *command], stderr=subprocess.PIPE, text=True)
-        log = here / "results" / "logs" / f"{folder.name}.log"
-        wait_until(lambda: log.is_file() and "running elsewhere" in log.read_text(), 300)
-        assert not list(here.glob("results/rewards*"))  # not before all are trained
-    assert process.wait(600) == 0, process.communicate()
-    assert len(progress(folder)) == 1
 
 
 @pytest.fixture

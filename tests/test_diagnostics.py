@@ -215,7 +215,7 @@ def test_updates_leave_the_checkpoint_as_it_was(known, name, measure, algo):
 @pytest.mark.parametrize("name", KNOWN)
 def test_landscape_matches_the_known_reward(known, name, tmp_path):
     module, source, script, _, state = sourced("landscape", known / name)
-    flags = "--checkpoints 0 --grid 3 --step-pairs 64 --reward-pairs 3000 --jobs 1".split()
+    flags = "--checkpoints 0 --grid 3 --step-pairs 64 --reward-pairs 1000 --jobs 1".split()
     module.main([str(known / name), "--out", str(tmp_path), *flags])
     rewards = expected_reward(KNOWN[name], script, state)
     start = script.flat_parameters(state.policy)
@@ -429,7 +429,7 @@ def test_numbers_say_what_measured_them_and_comments_do_not_count(known, tmp_pat
 
 
 def test_kill_and_continue_equals_uninterrupted(known, tmp_path):
-    flags = "--checkpoints 0 1 --grid 4 --step-pairs 64 --reward-pairs 1000".split()
+    flags = "--checkpoints 0 1 --grid 4 --step-pairs 64 --reward-pairs 400".split()
     command, path = call("landscape", [known / "ppo"], tmp_path / "killed", *flags), tmp_path / "killed/landscape.json"
     measured = 0
     for jobs, how, status, message in (
