@@ -167,6 +167,10 @@ def draw_trust_regions(settings: list[Setting], path: Path) -> None:
     means = [x for x in found if x is not None]
     margin = 0.2 * max(np.ptp(means), 1e-3)
     axes[0, 0].set_ylim(min(means) - margin, max(means) + margin)  # intervals of two episodes would flatten the rest
+    for axis, name in zip(axes[0, 1:], list(PANELS)[1:]):
+        means = [cell[where][name] for cells in runs for cell in cells for where in ("train", "heldout")]
+        if lowest := min((x for x in means if x > 0), default=0):
+            axis.set_ylim(bottom=lowest / 1.5)  # as would, on this scale, one that begins near 0
     for axis in axes[1]:
         axis.set_xlabel("iteration")
     save_figure(figure, path)
