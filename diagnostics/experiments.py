@@ -378,23 +378,28 @@ def settings_for(env: str, table: dict[str, str]) -> str | None:
     return table.get(re.sub(r"-v\d+$", "", env), table.get("Hopper"))
 
 
-def check_envs(envs: list[str], version: str) -> None:
+def check_envs(args: Args, experiment: Experiment) -> None:
     """Stops at an environment that does not exist, and says whose settings one without its own gets."""
-    for env in envs:
-        if re.sub(r"-v\d+$", "", env) in {*IM_ENVS, *GUIDE_ENVS}:
-            continue
-        import gymnasium  # takes half a second, which a list of the experiments need not wait for
+    tables = [table for agent in experiment.agents for table in AGENTS[agent][1:]]
+    for env in args.envs or experiment.envs:
+        name, version = re.sub(r"-v\d+$", "", env), args.env_version or experiment.version
+        if name not in {*IM_ENVS, *GUIDE_ENVS}:
+            check_exists(env, env if name != env else f"{env}-{version}")
+        if not all(name in table or table.keys() == {"all"} for table in tables):
+            print(f"benchmark.sh: note: no settings for {env} in the papers' tables; it gets Hopper's", file=sys.stderr)
 
-        env_id = env if re.search(r"-v\d+$", env) else f"{env}-{version}"
-        try:
-            sys.path.append(os.getcwd())
-            module, _, _ = env_id.rpartition(":")
-            if module:
-                importlib.import_module(module)
-            gymnasium.spec(env_id.rpartition(":")[2])
-        except (gymnasium.error.Error, ImportError) as error:
-            stop(f"--envs {env}: {' '.join(str(error).split())}")
-        print(f"benchmark.sh: note: {env_id} has no settings in the papers' tables; it gets Hopper's", file=sys.stderr)
+
+def check_exists(env: str, env_id: str) -> None:
+    import gymnasium  # takes half a second, which a list of the experiments need not wait for
+
+    sys.path.append(os.getcwd())
+    module, _, name = env_id.rpartition(":")
+    try:
+        if module:
+            importlib.import_module(module)
+        gymnasium.spec(name)
+    except (gymnasium.error.Error, ImportError) as error:
+        stop(f"--envs {env}: {' '.join(str(error).split())}")
 
 
 def make_plans(runs: list[Run]) -> list[Plan]:
@@ -739,7 +744,7 @@ def main() -> None:
     if args.name == "smoke":
         args = replace(args, sizes="small", runs_dir=args.runs_dir or out / "runs")
     for experiment in experiments.values():
-        check_envs(args.envs or experiment.envs, args.env_version or experiment.version)
+        check_envs(args, experiment)
     runs = {name: make_runs(args, experiment) for name, experiment in experiments.items()}
     unique = list({(run.algo, run.flags): run for x in runs.values() for run in x}.values())
     if args.launcher == "print":

@@ -244,6 +244,10 @@ def test_options_reach_the_commands(tmp_path, capsys):
 
     own = runs_of("values", "--envs", "environments:Bandit-v0", "--seeds", "1")
     assert "gets Hopper's" in capsys.readouterr().err
+    runs_of("values", "--envs", "Ant", "--seeds", "1")
+    assert "no settings for Ant in the papers' tables" in capsys.readouterr().err
+    runs_of("entropy", "--envs", "Ant", "Walker2d", "--seeds", "1")  # whose settings are those of all environments
+    assert capsys.readouterr().err == ""
     hoppers = runs_of("values", "--envs", "Hopper", "--seeds", "1")
     assert [replace(args, env_id="Hopper-v5") for _, args in own] == [args for _, args in hoppers]
 
