@@ -667,6 +667,7 @@ def save_figure(figure: Figure, path: Path) -> None:
         columns = max(1, min(len(texts), int(width / (0.6 + 0.065 * longest))))
         figure.set_figheight(height + 0.17 * sum(text.count("\n") + 1 for text in texts) / columns)
         figure.legend(lines.values(), texts, loc="outside upper center", ncols=columns, frameon=False, fontsize=8)
-    for suffix in (".png", ".pdf"):
-        figure.savefig(path.with_suffix(suffix), dpi=150)
-    print(path.with_suffix(".png"))
+    name = path.name.removesuffix(".json")  # a run's name has dots of its own: policy-lr=0.0003
+    for suffix in (".pdf", ".png"):
+        figure.savefig(path.with_name(name + suffix), dpi=150)
+    print(path.with_name(f"{name}.png"))

@@ -266,3 +266,10 @@ def test_curves_are_means_over_runs_where_all_have_a_checkpoint(known, monkeypat
         flags = ["--out", str(tmp_path), "--jobs", "1", "--episodes", "2", "--checkpoints", *chosen.split()]
         module.main([str(known / "chain"), *flags])
     assert drawn == ["episodes", "curves"]
+
+
+def test_a_dot_in_the_name_of_a_run_keeps_its_figures_apart(figures, tmp_path):
+    for name in ("landscape_ppo__policy-lr=0.0003", "landscape_ppo__policy-lr=0.0003_surfaces", "landscape.json"):
+        common.save_figure(common.new_figure(1, 1, (2, 2))[0], tmp_path / name)
+    names = "landscape", "landscape_ppo__policy-lr=0.0003", "landscape_ppo__policy-lr=0.0003_surfaces"
+    assert sorted(figures) == sorted(name + suffix for name in names for suffix in (".pdf", ".png"))
