@@ -479,8 +479,8 @@ class Task:
                     status = subprocess.run(work.command, stdout=log, stderr=log, env=os.environ | ONE_CORE).returncode
                     if not (status and work.folder and in_use(work.folder)):  # else another was faster
                         break
-                if status in (-signal.SIGTERM, -signal.SIGUSR2):  # the scheduler's, meant for all of this job:
-                    time.sleep(120)  # it will end here, too, and go on later
+                if status in (-signal.SIGTERM, -signal.SIGUSR2) and "SLURM_JOB_ID" in os.environ:
+                    time.sleep(120)  # the scheduler's signal, meant for all of this job, which goes on later
                 say(f"ended with status {status}")
                 failed += status != 0
         if failed:
