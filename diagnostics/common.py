@@ -65,6 +65,15 @@ class Options:
     """measure anew what an earlier call has measured"""
 
 
+@dataclass(frozen=True, kw_only=True)
+class LabelledOptions(Options):
+    """The same, of those that draw settings beside one another."""
+
+    labels: tuple[str, ...] = ()
+    """labels of your own, each "LABEL=ALGO FLAG ...": for the algorithm's runs with these flags, spelled as run folders
+    spell them"""
+
+
 class Source(NamedTuple):
     """A checkpoint and the script that understands it; small, so that tasks for workers can carry it."""
 

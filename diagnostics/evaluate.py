@@ -31,7 +31,7 @@ import torch
 import tyro
 from common import (
     GROUP,
-    Options,
+    LabelledOptions,
     Source,
     check_options,
     checkpoint_state,
@@ -58,10 +58,7 @@ from torch import Tensor, nn
 
 
 @dataclass(frozen=True, kw_only=True)
-class Args(Options):
-    labels: tuple[str, ...] = ()
-    """labels of your own, each "LABEL=ALGO FLAG ...": for the algorithm's runs with these flags, spelled as run folders
-    spell them"""
+class Args(LabelledOptions):
     checkpoints: tuple[int, ...] | Literal["all"] = ()
     """iterations, or all; default: the newest checkpoint"""
     episodes: int = 100

@@ -363,10 +363,11 @@ def make_runs(args: Args, experiment: Experiment) -> list[Run]:
                 algo, *tables = AGENTS[agent]
                 rows = [row for table in tables for row in (table.get("all"), settings_for(env, table)) if row]
                 small = [SMALL_RUNS] if args.sizes == "small" else []
-                flags = [parse_flags(row) for row in [*rows, *small, args.set]]
-                words = [word for words in {k: x for part in flags for k, x in part.items()}.values() for word in words]
-                version = args.env_version or experiment.version
-                env_id = env if re.search(r"-v\d+$", env) else f"{env}-{version}"
+                flags = {}
+                for row in [*rows, *small, args.set]:
+                    flags |= parse_flags(row)  # a later setting of a flag replaces an earlier one
+                words = sum(flags.values(), [])
+                env_id = id_of(env, args.env_version or experiment.version)
                 first = f"--env-id {env_id} --seed {seed} --total-timesteps {args.steps or experiment.steps}".split()
                 last = [] if args.runs_dir is None else ["--runs-dir", str(args.runs_dir)]
                 run = Run(agent, env_id, algo, (*first, *words, *last))
@@ -374,18 +375,26 @@ def make_runs(args: Args, experiment: Experiment) -> list[Run]:
     return list(runs.values())
 
 
+def name_of(env: str) -> str:
+    """An environment as the tables call it, without the version that may have been given with it."""
+    return re.sub(r"-v\d+$", "", env)
+
+
+def id_of(env: str, version: str) -> str:
+    return env if name_of(env) != env else f"{env}-{version}"
+
+
 def settings_for(env: str, table: dict[str, str]) -> str | None:
-    return table.get(re.sub(r"-v\d+$", "", env), table.get("Hopper"))
+    return table.get(name_of(env), table.get("Hopper"))
 
 
 def check_envs(args: Args, experiment: Experiment) -> None:
     """Stops at an environment that does not exist, and says whose settings one without its own gets."""
     tables = [table for agent in experiment.agents for table in AGENTS[agent][1:]]
     for env in args.envs or experiment.envs:
-        name, version = re.sub(r"-v\d+$", "", env), args.env_version or experiment.version
-        if name not in {*IM_ENVS, *GUIDE_ENVS}:
-            check_exists(env, env if name != env else f"{env}-{version}")
-        if not all(name in table or table.keys() == {"all"} for table in tables):
+        if name_of(env) not in {*IM_ENVS, *GUIDE_ENVS}:
+            check_exists(env, id_of(env, args.env_version or experiment.version))
+        if not all(name_of(env) in table or table.keys() == {"all"} for table in tables):
             print(f"benchmark.sh: note: no settings for {env} in the papers' tables; it gets Hopper's", file=sys.stderr)
 
 

@@ -34,7 +34,7 @@ import torch
 import tyro
 from common import (
     GROUP,
-    Options,
+    LabelledOptions,
     Setting,
     Source,
     by_setting,
@@ -69,10 +69,7 @@ from torch import Tensor, nn
 
 
 @dataclass(frozen=True, kw_only=True)
-class Args(Options):
-    labels: tuple[str, ...] = ()
-    """labels of your own, each "LABEL=ALGO FLAG ...": for the algorithm's runs with these flags, spelled as run folders
-    spell them"""
+class Args(LabelledOptions):
     checkpoints: tuple[int, ...] = ()
     """iterations; default: 0 150 300 450 or, where a run has fewer, its first, its thirds, its last with a step"""
     pairs: tuple[int, ...] = (10_000, 100_000)

@@ -37,7 +37,7 @@ import trust_region
 import tyro
 import value
 from common import (
-    Options,
+    LabelledOptions,
     Source,
     check_options,
     checkpoint_state,
@@ -86,10 +86,7 @@ from verdicts import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Args(Options):
-    labels: tuple[str, ...] = ()
-    """labels of your own, each "LABEL=ALGO FLAG ...": for the algorithm's runs with these flags, spelled as run folders
-    spell them"""
+class Args(LabelledOptions):
     quick: bool = False
     """sample nothing: only progress.csv, the checkpoints, and what is measured already"""
     checkpoints: tuple[int, ...] = ()

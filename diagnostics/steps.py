@@ -22,7 +22,7 @@ import numpy as np
 import torch
 import tyro
 from common import (
-    Options,
+    LabelledOptions,
     Setting,
     Source,
     by_setting,
@@ -54,10 +54,7 @@ from torch.distributions import kl_divergence
 
 
 @dataclass(frozen=True, kw_only=True)
-class Args(Options):
-    labels: tuple[str, ...] = ()
-    """labels of your own, each "LABEL=ALGO FLAG ...": for the algorithm's runs with these flags, spelled as run folders
-    spell them"""
+class Args(LabelledOptions):
     checkpoints: tuple[int, ...] | Literal["all"] = ()
     """iterations, or all that have a step; default: 0 150 300 450 or, where a run has fewer, its first, its thirds, its
     last with a step"""

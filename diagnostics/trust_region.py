@@ -27,7 +27,7 @@ import torch
 import tyro
 from common import (
     GROUP,
-    Options,
+    LabelledOptions,
     Setting,
     Source,
     by_setting,
@@ -57,10 +57,7 @@ from torch.distributions import Independent, Normal, kl_divergence
 
 
 @dataclass(frozen=True, kw_only=True)
-class Args(Options):
-    labels: tuple[str, ...] = ()
-    """labels of your own, each "LABEL=ALGO FLAG ...": for the algorithm's runs with these flags, spelled as run folders
-    spell them"""
+class Args(LabelledOptions):
     checkpoints: tuple[int, ...] = ()
     """iterations; default: every checkpoint that has a step"""
     heldout_pairs: int = 20_480

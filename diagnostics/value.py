@@ -32,7 +32,7 @@ import numpy as np
 import torch
 import tyro
 from common import (
-    Options,
+    LabelledOptions,
     Source,
     check_options,
     checkpoint_state,
@@ -58,10 +58,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
-class Args(Options):
-    labels: tuple[str, ...] = ()
-    """labels of your own, each "LABEL=ALGO FLAG ...": for the algorithm's runs with these flags, spelled as run folders
-    spell them"""
+class Args(LabelledOptions):
     checkpoints: tuple[int, ...] = ()
     """iterations; default: every checkpoint that has a step"""
     heldout_pairs: int = 20_480
