@@ -5,12 +5,13 @@
 # ///
 """REINFORCE (Williams 1992): whole episodes, their discounted returns, no critic; with the code-level optimizations of
 "Implementation Matters in Deep Policy Gradients" (Engstrom, Ilyas et al., ICLR 2020; "IM" below) that need no critic,
-each behind a flag, under its number there, (2) to (9), where it acts.
-"Released" is the code that the authors of IM published beside the paper.
+each behind a flag, under its number there, (2) to (9), where it acts. The defaults are for 1M steps; those of "The
+Definitive Guide to Policy Gradients" (Lehmann 2024; "GUIDE" below) are for 8M. "Released" is the code that the authors
+of IM published beside the paper.
 
     python algos/reinforce.py                                   # Hopper-v5, 1M steps
     python algos/reinforce.py --env-id Walker2d-v5 --seed 3     # another environment, another seed
-    python algos/reinforce.py --baseline mean                   # subtract the batch's mean return
+    python algos/reinforce.py --baseline none                   # Williams' plain estimate
 
 The same command again continues an interrupted run from its newest checkpoint, to the same bits.
 """
@@ -83,8 +84,9 @@ class Args:
     num_steps: int = 2048  # steps of each environment in an iteration, at least: its last episode is completed
     num_minibatches: int = 1  # minibatches that an epoch divides the batch into
     policy_epochs: int = 1  # passes of the policy update over the batch
-    policy_lr: float = 3e-4  # Adam learning rate of the policy
-    baseline: Literal["none", "mean"] = "none"  # what is subtracted from the returns: nothing, or their mean
+    # One step an iteration, at most 488 in 1M: it has to be long, and no noisier than need be (GUIDE: 3e-4, no baseline).
+    policy_lr: float = 1e-2  # Adam learning rate of the policy
+    baseline: Literal["none", "mean"] = "mean"  # what is subtracted from the returns: nothing, or their mean
     gamma: float = 0.99  # discount factor
     entropy_coef: float = 0.0  # coefficient of the entropy in the objective; may be negative
     policy_hidden: tuple[int, ...] = (64, 64)  # sizes of the policy's hidden layers
