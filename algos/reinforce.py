@@ -84,7 +84,7 @@ class Args:
     num_steps: int = 2048  # steps of each environment in an iteration, at least: its last episode is completed
     num_minibatches: int = 1  # minibatches that an epoch divides the batch into
     policy_epochs: int = 1  # passes of the policy update over the batch
-    # One step an iteration, at most 488 in 1M: it has to be long, and no noisier than need be (GUIDE: 3e-4, no baseline).
+    # One step an iteration, at most 488 in 1M: it has to be long, and no noisier than need be (GUIDE: 3e-4, none).
     policy_lr: float = 1e-2  # Adam learning rate of the policy
     baseline: Literal["none", "mean"] = "mean"  # what is subtracted from the returns: nothing, or their mean
     gamma: float = 0.99  # discount factor

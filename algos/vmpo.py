@@ -83,8 +83,8 @@ class Args:
     max_grad_norm: float = 0.5  # largest gradient norm that (9) lets through
 
     num_envs: int = 8  # environments, stepped one after another
-    # KL is bounded in each iteration, and a multiplier moves by the learning rate in each step: here 488 iterations of 320
-    # steps in 1M, with GUIDE's (2048 steps, 8 minibatches) 61 of 80.
+    # The KL is bounded in each iteration, and the multipliers move by the learning rate in each step: here 488
+    # iterations of 320 steps in 1M, with GUIDE's (2048 steps, 8 minibatches) 61 of 80.
     num_steps: int = 256  # steps of each environment in an iteration
     num_minibatches: int = 32  # minibatches that an epoch divides the batch into
     policy_epochs: int = 10  # passes of the policy update over the batch
