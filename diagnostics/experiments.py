@@ -652,10 +652,9 @@ def make_results(args: Args, experiment: Experiment, plans: list[Plan], out: Pat
             continue
         for env_id in dict.fromkeys(plan.run.env_id for plan in plans):
             here = [plan for plan in plans if plan.run.env_id == env_id and plan.finished]
-            labels = [] if diagnostic == "landscape" else labels_of(here)  # which has figures for every run
             jobs = 1 if args.sizes == "small" else args.jobs  # workers would take longer to start than to work
             options += ["--jobs", str(jobs)] if jobs else []
-            status |= diagnose(diagnostic, options, labels, out / env_id.replace(":", "."), here)
+            status |= diagnose(diagnostic, options, labels_of(here), out / env_id.replace(":", "."), here)
     return status
 
 

@@ -31,7 +31,7 @@ from common import (
     FILLS,
     GROUP,
     LINES,
-    Options,
+    LabelledOptions,
     Source,
     check_options,
     checkpoint_state,
@@ -40,13 +40,13 @@ from common import (
     draw_line,
     flat_parameters,
     identify,
-    look,
     measure_missing,
     new_figure,
     open_runs,
     output_folder,
     play_seeds,
     run_program,
+    run_styles,
     save_figure,
     stop,
     t_interval,
@@ -65,7 +65,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
-class Args(Options):
+class Args(LabelledOptions):
     checkpoints: tuple[int, ...] = ()
     """iterations; default: 0 150 300 450 or, where a run has fewer, its first, its thirds, its last with a step"""
     grid: int = 7
@@ -180,7 +180,7 @@ def describe(surface: list[dict[str, Any]]) -> str:
 # Figures -------------------------------------------------------------------------------------------------------------
 
 
-def draw_cuts(rows: list[list[list[dict[str, Any]]]], path: Path) -> None:
+def draw_cuts(rows: list[list[list[dict[str, Any]]]], style: dict[str, Any], path: Path) -> None:
     """Rows: checkpoints; columns: surrogate and true reward along the step, the same along the random direction. One
     scale for each of the two in a row."""
     figure, axes = new_figure(len(rows), 4, (8.4, 0.6 + 1.7 * len(rows)), sharex=True)
@@ -192,11 +192,11 @@ def draw_cuts(rows: list[list[list[dict[str, Any]]]], path: Path) -> None:
                 surrogate.sharey(row[0])
                 reward.sharey(row[1])
             for cells, line, fill in zip(surfaces, LINES * len(surfaces), FILLS * len(surfaces)):
-                style = look(cells[0]["algo"]) | dict(linestyle=line, fillstyle=fill)
-                style["label"] = f"{style['label']}, step from {cells[0]['step_pairs']:,} pairs"
+                label = f"{style['label']}, step from {cells[0]['step_pairs']:,} pairs"
+                of_step = style | dict(linestyle=line, fillstyle=fill, label=label)
                 cut = [cell for cell in cells if cell[across] == 0]
-                surrogate.plot([cell[along] for cell in cut], [cell["surrogate"] for cell in cut], **style)
-                draw_line(reward, [cell[along] for cell in cut], cut, style)
+                surrogate.plot([cell[along] for cell in cut], [cell["surrogate"] for cell in cut], **of_step)
+                draw_line(reward, [cell[along] for cell in cut], cut, of_step)
             surrogate.set_ylabel("surrogate" if k else f"{title(surfaces[0][:1])}\nsurrogate")
             reward.set_ylabel("true reward")
         for axis in row[:2]:
@@ -278,20 +278,20 @@ def main(argv: list[str] | None = None) -> None:
         minibatches = checkpoint_state(source)[1].num_minibatches
         if min(args.step_pairs) < 2 * minibatches:
             stop(f"--step-pairs {min(args.step_pairs)}: less than two for each of the {minibatches} minibatches")
-    path = output_folder(args.out, args.runs) / "landscape.json"
+    path, styles = output_folder(args.out, args.runs) / "landscape.json", run_styles(args.runs, args.labels)
 
     kinds = [dict(step_pairs=x, reward_pairs=args.reward_pairs, common_seeds=True) for x in args.step_pairs]
     kinds += [dict(step_pairs=args.step_pairs[0], reward_pairs=x, common_seeds=False) for x in args.concentration]
     points = [dict(step=a, random=b) for a in ticks(args.grid) for b in ticks(args.grid)]
     work = [landscape_work(args, source, kinds, points) for source in sum(runs, [])]
     cells = iter(measure_missing(args, path, work))
-    for folder, sources in zip(args.runs, runs):
+    for folder, sources, style in zip(args.runs, runs, styles):
         name = "landscape" if len(runs) == 1 else f"landscape_{folder.name}"
         rows = [[[next(cells) for _ in points] for _ in kinds] for _ in sources]
         surfaces = [row[: len(args.step_pairs)] for row in rows]
         for cells_of_step in sum(surfaces, []):
             print(f"{folder.name}, " * (len(runs) > 1) + describe(cells_of_step))
-        draw_cuts(surfaces, path.with_name(name))
+        draw_cuts(surfaces, style, path.with_name(name))
         draw_surfaces(surfaces, path.with_name(f"{name}_surfaces"))
         if args.concentration:
             draw_concentration([row[len(args.step_pairs) :] for row in rows], path.with_name(f"{name}_concentration"))

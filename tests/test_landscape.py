@@ -197,7 +197,8 @@ def test_contours_have_the_step_on_x():
 def test_cuts_of_a_row_share_their_scales(known, tmp_path, monkeypatch):
     module, figures = load("landscape"), {}
     monkeypatch.setattr(module, "save_figure", lambda figure, path: figures.update({path.name: figure}))
-    found = landscape(known / "bandit", tmp_path, *"--grid 3 --reward-pairs 300 --concentration 60 120".split())
+    flags = "--grid 3 --reward-pairs 300 --concentration 60 120 --labels PPO-M=ppo".split()
+    found = landscape(known / "bandit", tmp_path, *flags)
     assert list(figures) == ["landscape", "landscape_surfaces", "landscape_concentration"]
     surrogate, reward, surrogate_random, reward_random = figures["landscape"].axes
     for first, second, name in ((surrogate, surrogate_random, "surrogate"), (reward, reward_random, "mean")):
@@ -206,6 +207,7 @@ def test_cuts_of_a_row_share_their_scales(known, tmp_path, monkeypatch):
         assert first.get_ylim()[0] <= min(values) and max(values) <= first.get_ylim()[1]
     line = surrogate.lines[0]
     np.testing.assert_array_equal(line.get_xydata(), [(c["step"], c["surrogate"]) for c in found[:9:3]])
+    assert (line.get_label()[:11], line.get_color()) == ("PPO-M, step", common.COLOURS["ppo_m"])
     line = reward_random.lines[0]
     np.testing.assert_array_equal(line.get_xydata(), [(c["random"], c["mean"]) for c in found[:3]])
     assert surrogate.lines[-1].get_xdata() == [1, 1]
