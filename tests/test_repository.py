@@ -1,10 +1,8 @@
 """The repository's promises about itself."""
 
-import json
 import os
 import re
 import shlex
-import statistics
 import subprocess
 import sys
 import tomllib
@@ -47,53 +45,6 @@ def test_readme_commands_are_understood(runs, monkeypatch):
             else:
                 tyro.cli(script.Args, args=flags)
     assert all(number >= 3 for number in understood.values()), understood
-
-
-def test_tables_hold_the_measured_rewards():
-    readme, results = ((ROOT / path).read_text().replace("−", "-") for path in ("README.md", "figures/README.md"))
-
-    def measured(name):
-        return json.loads((ROOT / "figures" / name / "rewards.json").read_text())
-
-    def show(numbers):
-        return "{} [{}, {}]".format(*(round(x) for x in (numbers["value"], *numbers["interval"])))
-
-    rows = [f"| {x['label']} | {show(x['mean'])} |" for x in measured("clipping")["settings"]]
-    [cell] = measured("clipping")["aai"]
-    rows += [f"| AAI: what the step changes | {show(cell['aai'])} |"]
-    rows += [f"| ACLI: what the optimizations change | {show(cell['acli'])} |"]
-    worth = {}  # the others on, the others off
-    for x in measured("leave-one-out")["paired"]:
-        name = x["switched"][0].replace("_", "-")
-        worth.setdefault(f"`--{name}`" if len(x["switched"]) == 1 else "all nine", []).append(show(x["mean"]))
-    rows += [f"{name} | {x[0]} | {x[1]} |" for name, x in worth.items() if name != "all nine"]
-    rows += [f"| all nine together | {worth['all nine'][0]} | |"]
-    by_algo = {}
-    for x in sorted(measured("algorithms")["settings"], key=lambda x: x["env_id"], reverse=True):
-        finals = sorted(map(round, x["finals"]))
-        by_algo.setdefault(x["algo"], []).append(f"{round(x['mean']['value'])} | {finals[0]} to {finals[-1]}")
-    rows += [f"| `{algo}.py` | {' | '.join(x)} |" for algo, x in by_algo.items()]
-    assert len(rows) == 5 + 2 + 9 + 1 + 8
-    assert [row for row in rows if row not in results] == []
-    shown = [line for line in readme.splitlines() if line.startswith("| ") and line.endswith("] |")]
-    assert len(shown) == 9
-    for line, (name, x) in zip(shown, ((name, x) for name, x in worth.items() if name != "all nine")):
-        assert name in line and line.endswith(f" | {x[0]} | {x[1]} |")
-
-
-def test_table_of_value_errors_holds_the_measured_ones():
-    results = (ROOT / "figures" / "README.md").read_text()
-    cells = [x for x in json.loads((ROOT / "figures" / "values" / "value.json").read_text()) if x["iteration"] >= 100]
-    for target in ("gae", "returns", "released"):
-        row = ""
-        for algo in ("ppo", "trpo_plus"):
-            errors = [x[f"heldout_{target}"]["mean"] for x in cells if x["algo"] == algo]
-            assert len(errors) == 32
-            row += f" | {statistics.median(errors):.3f}, {min(errors):.3f} to {max(errors):.3f}"
-        assert f"{row} |\n" in results
-    for algo, label in (("ppo", "PPO"), ("trpo_plus", "TRPO+")):
-        found = [x["heldout_released"] for x in cells if x["algo"] == algo]
-        assert f"{statistics.median(x['exact_v'] / x['mean'] for x in found):.2f} ({label})" in results
 
 
 def test_readme_shows_the_loop_as_it_stands():

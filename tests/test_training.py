@@ -258,7 +258,7 @@ LEARNING = {
     "ppo": "--total-timesteps 25000 --num-steps 512 --policy-epochs 5 --value-epochs 5 --policy-lr 1e-3",
     "trpo_plus": "--total-timesteps 20000 --num-steps 1024 --value-epochs 5 --value-lr 1e-3",
     "a2c": "--total-timesteps 30000 --num-envs 2 --num-steps 128 --policy-lr 4e-3 --value-lr 4e-3",
-    "reinforce": "--total-timesteps 80000 --num-steps 512 --policy-lr 1e-2",
+    "reinforce": "--total-timesteps 80000 --num-steps 512 --policy-lr 3e-3",
     "vmpo": "--total-timesteps 25000 --num-envs 1 --num-steps 512 --policy-epochs 5 --value-epochs 5 --policy-lr 3e-3",
 }
 

@@ -1,0 +1,342 @@
+"""The READMEs quote what was measured: every number in them stands in a file beside the figures, or is one that is
+given, by a paper or as a setting."""
+
+import json
+import re
+import statistics
+from itertools import product
+
+import numpy as np
+import pytest
+from conftest import ALGOS, ROOT, load
+from scipy import stats
+
+FIGURES = ROOT / "figures"
+PAGES = {name: (ROOT / name).read_text() for name in ("README.md", "figures/README.md")}
+
+
+def measured(path):
+    return json.loads((FIGURES / f"{path}.json").read_text())
+
+
+def show(numbers, digits=0):
+    """Value and interval as the pages write them: −242 [−1412, 928]."""
+    return "{} [{}, {}]".format(*(plain(x, digits) for x in (numbers["value"], *numbers["interval"])))
+
+
+def plain(x, digits=0):
+    return f"{round(x, digits) + 0:.{digits}f}".replace("-", "−")  # + 0: no −0
+
+
+def span(values, digits=0):
+    """−1.5 to 3.0: the smallest and the largest."""
+    return f"{plain(min(values), digits)} to {plain(max(values), digits)}"
+
+
+def finals(path):
+    """{environment: {label: final rewards of its runs}} of a table of rewards.py."""
+    found = {}
+    for x in measured(path)["settings"]:
+        found.setdefault(x["env_id"], {})[x["label"]] = np.array(x["finals"])
+    return found
+
+
+def agent(cell):
+    """CL's PPO and TRPO and IM's PPO-M, by the name of the run."""
+    if cell["algo"] == "trpo_plus":
+        return "TRPO"
+    return "PPO" if "policy-lr" in cell["run"] else "PPO-M"
+
+
+def by_agent(path, first=0):
+    """{agent: its cells from this iteration on}, of a diagnostic."""
+    found = {}
+    for x in measured(path):
+        found.setdefault(agent(x), []).append(x) if x["iteration"] >= first else None
+    return found
+
+
+# What the pages say, section by section, its numbers filled in from the files ----------------------------------------
+
+
+def learning():
+    ppo, trpo_plus = (x for x in measured("ppo/rewards")["settings"])
+    yield f"**{show(ppo['mean'])}**, seeds from {span(ppo['finals'])}"
+    yield f"{show(trpo_plus['mean'])}, seeds from {span(trpo_plus['finals'])}"
+
+
+def leave_one_out():
+    results, worth = measured("leave-one-out/rewards"), {}  # the others on, the others off
+    for x in results["paired"]:
+        name = x["switched"][0].replace("_", "-")
+        worth.setdefault(f"`--{name}`" if len(x["switched"]) < 3 else "all nine", []).append(show(x["mean"]))
+    for name, x in worth.items():
+        yield f"{name} | {x[0]} | {x[1]} |" if name != "all nine" else f"all nine together | {x[0]} | |"
+        if name != "all nine":
+            [row] = [x for x in PAGES["README.md"].splitlines() if x.startswith("| ") and name in x]
+            assert row.endswith(f"| {x[0]} | {x[1]} |")
+            yield f" {x[0]} | {x[1]} |"
+    scale, init, anneal = (worth[f"`--{name}`"][0] for name in ("reward-scale", "orthogonal-init", "anneal-lr"))
+    yield f"each alone off: {scale}, {anneal}, {init}"
+    costs, gain = worth["`--reward-scale`"][1].split()[0].lstrip("−"), scale.split()[0]
+    yield f"Reward scaling costs {costs} where it is the only one, and is worth {gain} among"
+    mean = {x["label"]: show(x["mean"]) for x in results["settings"]}
+    yield f"With all nine, the mean is {mean['all']}, without any {mean['none']}"
+    yield f"all but it is the best setting here, {mean['without-grad-clip']}"
+    off = measured("leave-one-out/without_value_clip/rewards")
+    yield f"PPO reaches {show(off['settings'][1]['mean'])}"
+    yield f"what scaling is worth without value clipping, {show(off['paired'][0]['mean'])}"
+
+
+def clipping():
+    """IM's Tables 2 and 3: the means, and the differences that the claims are about."""
+    rewards, results = load("rewards"), measured("clipping/hopper")
+    of, [cell] = {x["label"]: np.array(x["finals"]) for x in results["settings"]}, results["aai"]
+    assert {len(x) for x in of.values()} == {20}
+    more = rewards.bootstrap(lambda *x: rewards.acli(*x) - rewards.aai(*x), *(of[x] for x in cell["labels"]))
+    found = cell["differences"] | {
+        f"{x} - {y}": rewards.difference(of[x], of[y]) for x, y in (("PPO", "PPO-NoClip"), ("PPO-NoClip", "PPO-M"))
+    }
+    for name, x in {"ACLI - AAI": more, **found}.items():
+        yield name.replace(" - ", " − "), show(x)
+    for x in results["settings"]:
+        yield f"| {x['label']} |", f"| {show(x['mean'])} |"
+    for name in ("AAI", "ACLI"):
+        yield f"| {name}: what", f"| {show(cell[name.lower()])} |"
+    halves = [(x["interval"][1] - x["interval"][0]) / 2 for x in found.values()]
+    yield f"known to ±{span([round(x, -1) for x in halves])}"
+    yield f"standard deviation of {span([round(x.std(ddof=1), -1) for x in of.values()])}"
+    yield f"PPO is {found['PPO - PPO-NoClip']['interval'][1]:.0f} ahead at most"
+    yield f"TRPO reaches {of['TRPO'].mean():.0f} on Hopper-v4"
+    early = {x["label"]: x["curve"] for x in results["settings"]}
+    for label, text in (("TRPO+", "TRPO+ has "), ("TRPO", "TRPO ")):
+        at = np.abs(np.array(early[label]["steps"]) - 300_000).argmin()
+        value, *ends = (early[label][name][at] for name in ("mean", "low", "high"))
+        yield text + show(dict(value=value, interval=ends))
+
+
+def values():
+    errors, exact = {}, []
+    for env in ("Walker2d", "Hopper", "Humanoid"):
+        for name, cells in by_agent(f"values/{env.lower()}", first=100).items():
+            assert len(cells) == (5 if env == "Humanoid" else 16)
+            row = f"| {env}-v5, {name} |"
+            for target in ("gae", "returns", "released"):
+                x = errors[env, name, target] = [cell[f"heldout_{target}"]["mean"] for cell in cells]
+                row += f" {statistics.median(x):.3f}, {span(x, 3)} |"
+            yield row
+            shares = [x["heldout_released"]["exact_v"] / x["heldout_released"]["mean"] for x in cells]
+            exact.append(statistics.median(shares))
+    assert [env for env, _, target in errors if target == "gae"] == 3 * ["Walker2d"] + 3 * ["Hopper"] + 2 * ["Humanoid"]
+    yield f"that is {span(exact[:6], 2)} of what was measured ({span(exact[6:], 2)} on Humanoid)"
+    middle = {key: statistics.median(x) for key, x in errors.items()}
+    gae, returns = ([x for key, x in middle.items() if key[2] == target] for target in ("gae", "returns"))
+    yield f"the networks err by {span(returns[:6], 3)} (medians), on Humanoid by {span(returns[6:], 3)}"
+    yield f"mean error held out {span(gae[:6], 3)}, on Humanoid {span(gae[6:], 3)}"
+    found = {key: middle["Walker2d", *key] for key in product(("PPO", "TRPO"), ("released", "returns"))}
+    yield "{:.3f} (PPO), {:.3f} (TRPO) against returns that stop at cuts".format(
+        found["PPO", "released"], found["TRPO", "released"]
+    )
+    yield "{:.3f} and {:.3f} where cuts are bootstrapped".format(found["PPO", "returns"], found["TRPO", "returns"])
+
+
+def trust_region():
+    seen = {}
+    for path in ("hopper", "walker2d"):
+        for name, cells in by_agent(f"trust_region/{path}").items():
+            assert len(cells) == 20
+            seen[path, name] = cells
+
+    def of(name, part, what):
+        return [x[part][what] for (_, found), cells in seen.items() if found == name for x in cells]
+
+    for name in ("PPO", "PPO-M"):
+        ratios = of(name, "train", "max_ratio")
+        assert min(ratios) > 1.2 and len(ratios) == 40
+        yield f"{span(ratios, 1)} for {name}"
+    ratios = of("PPO", "train", "max_ratio") + of("PPO-M", "train", "max_ratio")
+    yield f"the largest ratio is {span(ratios, 1)}, above 1.2 at all 80 checkpoints"
+    largest = max(of("PPO", "train", "mean_kl") + of("PPO-M", "train", "mean_kl"))
+    yield f"Their mean KL is {largest:.2f} nats at most"
+    for path, bound in (("hopper", 0.13), ("walker2d", 0.04)):
+        ppo, ppo_m, trpo = ([x["heldout"]["mean_kl"] for x in seen[path, name]] for name in ("PPO", "PPO-M", "TRPO"))
+        iterations = [x["iteration"] for x in seen[path, "PPO"]]
+        assert iterations[np.argmax(ppo)] == 150 and ppo[-1] < ppo[0]
+        rank = stats.spearmanr(iterations, ppo_m)
+        yield f"{rank.statistic:.2f} (p = {rank.pvalue:.3f})"
+        yield f"{sum(x > y for x, y in zip(ppo, ppo_m))} of 20"
+        assert max(x["train"]["mean_kl"] for x in seen[path, "TRPO"]) <= bound
+        yield f"at {sum(x > bound for x in trpo)} of 20 checkpoints, {max(trpo):.3f} at most"
+    yield f"its ratios reach {max(of('TRPO', 'train', 'max_ratio')):.0f}, its largest KL in one state"
+    yield f"{max(of('TRPO', 'train', 'max_kl')):.0f} nats"
+
+
+def gradient():
+    cells = measured("gradient/walker2d")
+    [place] = {x["pairs"].index(2048) for x in cells}
+    start, later = ([x for x in cells if (x["iteration"] == 0) == first] for first in (True, False))
+    assert len(start) == 3 and len(later) == 9
+    for name in ("variance", "convergence"):
+        for part in (start, later):
+            yield span([x[name]["value network"][place]["mean"] for x in part], 2)
+    for env, path in (("Walker2d", "walker2d"), ("Humanoid", "humanoid")):
+        for name, of in by_agent(f"gradient/{path}").items():
+            cells = [pairs(x["noise_scale"]["value network"]) for x in of]
+            yield f"| {env}-v5, {name} | {' | '.join(cells)} |"
+            if name == "PPO":
+                start, *rest = cells
+                yield f"{env} {start} pairs at iteration 0, then {', '.join(rest)}"
+    humanoid = [x for x in measured("gradient/humanoid") if x["iteration"] > 0]
+    yield f"Humanoid {span([x['variance']['value network'][0]['mean'] for x in humanoid], 2)}"
+
+
+def steps():
+    cells = measured("steps/walker2d")
+    start, later = ([x["cosine"] for x in cells if (x["iteration"] == 0) == first] for first in (True, False))
+    assert len(start) == 3 and len(later) == 9
+    yield f"{span([x['mean'] for x in start], 2)} before the first step, {span([x['mean'] for x in later], 3)} later"
+    yield f"{sum(x['interval'][0] > 0 for x in later)} of these 9 are known to be above 0"
+
+
+def noise():
+    gradient, cells = load("gradient"), by_agent("noise/hopper")
+    for iteration in (25, 150):
+        [cell] = [x for x in cells["PPO"] if x["iteration"] == iteration]
+        yield f"PPO, iteration {iteration}: {gradient.describe([cell]).split(', and with')[0]}"
+    late = [x["noise_scale"]["value network"] for of in cells.values() for x in of if x["iteration"] >= 200]
+    batches = [(x["pairs"] or x["interval"][0]) / 2048 for x in late]  # where it is unbounded, the least that it is
+    assert min(batches) > 5
+    yield f"in {sum(x > 20 for x in batches)} of {len(batches)} cases less than a twentieth"
+
+
+def replay():
+    replay, cells = load("replay"), measured("replay/replay")
+    changes = [replay.paired_change(*replay.returns_of(x), len(cells)) for x in cells]
+    yield from replay.verdicts(cells, changes)
+    promised = [x["promised"] for x in cells]
+    rank = stats.spearmanr(promised, [x["mean"] for x in changes])
+    yield f"rank correlation of {plain(rank.statistic, 2)} (p = {rank.pvalue:.2f})"
+    by_iteration = {x["iteration"]: x for x in cells}
+    start, end = (round(x.mean(), -2) for x in replay.returns_of(by_iteration[434]))
+    yield f"fall from about {start:,.0f} to {end:,.0f}"
+    assert sorted(promised)[-2] == by_iteration[434]["promised"]  # "the second largest of the 25"
+    yield f"one episode ended at step {min(n for _, n in by_iteration[433]['training_episodes'])}"
+    explained = [by_iteration[i]["explained_variance"][0] for i in (432, 433)]
+    yield "the explained variance dropped from {:.3f} to {:.2f}".format(*explained)
+    yield "explained {1:.0f} % of the variance instead of {0:.1f}".format(*(100 * x for x in explained))
+
+
+def report():
+    """The table's rows hold what the page's text says."""
+    text = " ".join((FIGURES / "report" / "four.txt").read_text().split())
+    gained = re.findall(r"\(return (.*?) above the untrained", text)
+    noise = re.findall(r"noise scale (.*?) pairs at", text)
+    explained = re.findall(r"explained variance of held-out returns (.*?) at", text)
+    far = [x if x != "0 %" else "" for x in re.findall(r"mean KL above 0.13 nats in (\d+ %)", text)]
+    names = "defaults", "learning rates x 30", "`--value-lr 1e-9`", "batch of 64"
+    for row in zip(names, gained, noise, far, explained, strict=True):
+        yield f"| {' | '.join(row)} |".replace("|  |", "| |").replace("-0", "−0")
+    logged = re.findall(r"training logged (.*?),", text)
+    yield f"flatters the critic: {logged[1]}, and {explained[1]} of the returns of fresh episodes"
+    yield f"bound in IM's tables in {far[1]} of the iterations"
+
+
+def baselines():
+    for env, path in (("Walker2d", "walker2d"), ("Hopper", "hopper")):
+        for x in measured(f"baselines/{path}"):
+            names = "value network", "true value function", "discounted returns (no baseline)"
+            scales = [x["noise_scale"][name] for name in names]
+            yield f"| {env}-v5 | {x['iteration']} | {' | '.join(map(pairs, scales))} |"
+            if x["iteration"] == 150:
+                yield f"{pairs(scales[1])} for {pairs(scales[0])}"
+
+
+def pairs(noise):
+    """A noise scale, 16,000 [10,000, 24,000], or the least that it is."""
+    digits, (low, high) = load("gradient").two_digits, noise["interval"]
+    if high is None:
+        return f"more than {digits(low)}"
+    return f"{digits(noise['pairs'])} [{digits(low)}, {digits(high)}]"
+
+
+def landscapes():
+    norms, starts = [], []
+    for env in ("Walker2d", "Hopper"):
+        cells = [x for x in measured(f"landscapes/{env.lower()}") if x["random"] == 0]
+        assert min(x["surrogate"] for x in cells if 0 < x["step"] < 3) > 0
+        norms += [x["step_norm"] for x in cells]
+        for name in ("PPO", "PPO-M", "TRPO"):
+            of = {(x["step_pairs"], x["step"]): x for x in cells if agent(x) == name}
+            changes = {key: change(x) for key, x in of.items()}
+            row = f"| {env}-v5, {name} | {show(dict(value=of[2000, 0]['mean'], interval=of[2000, 0]['interval']))} |"
+            yield row + "".join(f" {changes[n, step]} |" for n in (2000, 50_000) for step in (1, 2))
+            if name != "PPO-M":
+                for n in (2000, 50_000):
+                    yield f"{env} {changes[n, 1]}, after twice the step {changes[n, 2]}"
+        start = [x for x in measured(f"landscapes/{env.lower()}_start") if (x["step"], x["random"]) == (1, 0)]
+        assert min(x["surrogate"] for x in start) > 0
+        starts += [x["change"] for x in start]
+    assert len(starts) == 12 and min(x["interval"][0] for x in starts) > 0
+    yield f"all 12 steps at iteration 0 raise both, the reward by {span([x['mean'] for x in starts])}"
+    yield f"at iteration 300 steps have norms of {span(norms, 2)}"
+
+
+def change(cell):
+    return show(dict(value=cell["change"]["mean"], interval=cell["change"]["interval"]))
+
+
+def algorithms():
+    by_algo = {}
+    for x in sorted(measured("algorithms/rewards")["settings"], key=lambda x: x["env_id"], reverse=True):
+        assert x["seeds"] == [1, 2, 3]
+        by_algo.setdefault(x["algo"], []).append(f"{plain(x['mean']['value'])} | {span(x['finals'])} |")
+    assert sorted(by_algo) == ALGOS
+    for algo in "ppo ppo_m ppo_noclip trpo trpo_plus reinforce a2c vmpo".split():
+        yield f"| `{algo}.py` | {' '.join(by_algo[algo])}"
+    of = {algo: x[0].split(" |")[0] for algo, x in by_algo.items()}
+    yield f"PPO-M reaches {of['ppo_m']} on Hopper, TRPO {of['trpo']}"
+    before = {}
+    for x in measured("algorithms/guide")["settings"]:
+        before.setdefault(x["env_id"], {})[x["algo"]] = plain(x["mean"]["value"])
+    for env_id, where in (("Hopper-v5", "Hopper"), ("HalfCheetah-v5", "HalfCheetah")):
+        yield "{reinforce}, {a2c} and {vmpo} on {where}".format(where=where, **before[env_id])
+
+
+SECTIONS = learning, leave_one_out, clipping, trust_region, gradient, steps, noise, baselines, values, landscapes
+SECTIONS += algorithms, replay, report
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_the_pages_quote_what_was_measured(section):
+    """Each text that a section gives stands in one of the pages; of a pair, both stand in one line."""
+    lines, text = "\n".join(PAGES.values()).splitlines(), " ".join("\n".join(PAGES.values()).split())
+    for said in section():
+        if isinstance(said, tuple):
+            assert any(all(part in line for part in said) for line in lines), said
+        else:
+            assert said in text
+
+
+# What is written like a measured number and is none: settings, definitions, results of the papers and of their code.
+GIVEN = {
+    "README.md": """Python 3.11; ICLR 2020; (2018); Lehmann, 2024; gains sqrt(2), 0.01 (policy); prints 2.5 (Hopper);
+        its KL of the std is 0.5; half of what TRPO allows (0.04); 0.67 | 5.0 times; 0.46 | 8.3 times; 0.72 | 4.1 times;
+        6,300 to 8,100 steps a second; 5,500 to 6,150; 6,400 to 7,160""",
+    "figures/README.md": """Gymnasium 1.4, MuJoCo 4.0; 242, 47, −224; −56, 99, 88; 425, 142, −25; about 0.5 on Walker2d;
+        2513 [2391, 2632]; 2396 (4 seeds); 2142 [2008, 2279]; 2172 (4); 2371 [2316, 2424]; 2043 [1948, 2136]; 2124 (4);
+        2466 [2381, 2549]; 2594 (3); clip of 2.5; move by 0.2 in an iteration; 1 + eps = 1.2; bound 0.13;
+        Walker2d, 0.04; iterations 100 to 475; (0.13 nats a step); mean KL above 0.13 nats""",
+}
+# An interval, a range, a fraction, a negative number, and, since counts have commas (2,048), a final reward.
+NUMBER = re.compile(r"\[[^\[\]]*\d[^\[\]]*\]|[−\d][\d.,]* to −?\d[\d.,]*|−?\d[\d,]*\.\d+|−\d+|\d{4,}")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_number_is_measured_or_given(name):
+    text = re.sub(r"```bash.*?```|\]\([^)]*\)", " ", PAGES[name], flags=re.DOTALL)
+    text = " ".join(text.split())
+    known = [x if isinstance(x, str) else x[-1].strip(" |") for section in SECTIONS for x in section()]
+    for x in sorted([*known, *" ".join(GIVEN[name].split()).split("; ")], key=len, reverse=True):
+        text = text.replace(x, "()")
+    text = re.sub(r"`[^`]*`", " ", text)
+    assert [text[max(0, x.start() - 30) : x.end() + 30] for x in NUMBER.finditer(text)] == []
