@@ -312,8 +312,8 @@ def test_the_pages_quote_what_was_measured(section):
             assert said in text
 
 
-# What is written like a measured number and has no file: settings, definitions, results of the papers and of their code;
-# speeds, which are no machine's but that of the day.
+# What is written like a measured number and has no file: settings, definitions, results of the papers and of their
+# code, and speeds.
 GIVEN = {
     "README.md": """Python 3.11; ICLR 2020; (2018); Lehmann, 2024; gains sqrt(2), 0.01 (policy); prints 2.5 (Hopper);
         its KL of the std is 0.5; half of what TRPO allows (0.04); 0.67 | 5.0 times; 0.46 | 8.3 times; 0.72 | 4.1 times;
