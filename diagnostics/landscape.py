@@ -192,8 +192,8 @@ def draw_cuts(rows: list[list[list[dict[str, Any]]]], style: dict[str, Any], pat
                 surrogate.sharey(row[0])
                 reward.sharey(row[1])
             for cells, line, fill in zip(surfaces, LINES * len(surfaces), FILLS * len(surfaces)):
-                label = f"{style['label']}, step from {cells[0]['step_pairs']:,} pairs"
-                of_step = style | dict(linestyle=line, fillstyle=fill, label=label)
+                text = f"{style['label']}, step from {cells[0]['step_pairs']:,} pairs"
+                of_step = style | dict(linestyle=line, fillstyle=fill, label=text)
                 cut = [cell for cell in cells if cell[across] == 0]
                 surrogate.plot([cell[along] for cell in cut], [cell["surrogate"] for cell in cut], **of_step)
                 draw_line(reward, [cell[along] for cell in cut], cut, of_step)
