@@ -17,7 +17,7 @@ REFUSED = {
     "--env-id environments:Image-v0": "observations must be a flat Box",
     "--env-id environments:Dictionary-v0": "observations must be a flat Box",
     "--env-id environments:Unbounded-v0 --squash-action": "no finite bounds",
-    "--total-timesteps 2047": "less than one iteration",
+    "--total-timesteps 1023": "less than one iteration",
     "--num-minibatches 31": "evenly",
     "--num-steps 16 --num-envs 2 --num-minibatches 32 --value-lr 1": "minibatches of 2 or more",
     "--num-steps 16 --num-envs 2 --num-minibatches 33": "evenly",
