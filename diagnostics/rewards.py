@@ -1,7 +1,7 @@
 """Which setting earns more, and how sure is that? Reward curves and final rewards of runs, with intervals over seeds.
 
     python diagnostics/rewards.py runs/* --out figures
-    python diagnostics/rewards.py runs/Hopper-v5__ppo__* --paired --out figures
+    python diagnostics/rewards.py runs/Hopper-v5__ppo__* --paired --noise figures/gradient.json --out figures
     python diagnostics/rewards.py runs/*__ppo__* --best-of policy_lr --histograms value_clip anneal_lr --out figures
     python diagnostics/rewards.py runs/* --aai PPO PPO-M TRPO TRPO+ --labels "PPO=ppo reward-scale" \\
         "PPO-M=ppo no-reward-scale" "TRPO=trpo_plus no-reward-scale" "TRPO+=trpo_plus reward-scale" --out figures
@@ -73,6 +73,9 @@ class Args:
     """on/off arguments: for each, histograms of all final rewards with it on and off"""
     paired: bool = False
     """what each on/off argument is worth: differences, by seed, of settings that differ in it alone"""
+    noise: Path | None = None
+    """gradient.json that gradient.py made of these runs, or of some seeds: with --paired, also what each argument does
+    to the noise of gradients, as the cosine that two estimates from a training batch have at that noise scale"""
     kl: bool = False
     """also draw the mean KL of each iteration, which training logged: KL(before || after its whole update) of the
     Gaussians, exactly, over its batch (GUIDE's is the estimate E[(r - 1) - ln r])"""
@@ -308,7 +311,7 @@ def average_improvements(settings: Settings, labels: tuple[str, ...]) -> tuple[l
 NINTH = ["grad_clip", "value_grad_clip"]  # one of the nine, an argument for each network
 
 
-def paired_differences(settings: Settings) -> tuple[list[dict[str, Any]], list[str]]:
+def paired_differences(settings: Settings, noise: dict[str, dict]) -> tuple[list[dict[str, Any]], list[str]]:
     """On minus off, by seed, of settings of an algorithm in an environment that differ in one on/off argument alone
     (gradient clipping's two are one); and of all on minus all off, of the on/off arguments that vary there. And which
     of these settings lack runs of the same seed."""
@@ -323,21 +326,58 @@ def paired_differences(settings: Settings) -> tuple[list[dict[str, Any]], list[s
             alone = len(switched) == 1 or switched in (NINTH, switches)
             if not alone or any(on[0].settings.get(name) is not True for name in switched):
                 continue
-            rewards = [{run.seed: run.final for run in runs} for runs in (on, off)]
-            seeds = sorted(rewards[0].keys() & rewards[1].keys())
+            of = [{run.seed: run for run in runs} for runs in (on, off)]
+            seeds = sorted(of[0].keys() & of[1].keys())
             if not seeds:
                 lacking.append(f"--paired: no seed in common: {on[0].folder}, {off[0].folder}")
                 continue
-            x = np.array([rewards[0][seed] - rewards[1][seed] for seed in seeds])
+            pairs = [(of[0][seed], of[1][seed]) for seed in seeds]
+            x = np.array([one.final - other.final for one, other in pairs])
             others = [name for name in switches if name not in switched]
             cell = dict(env_id=env_id, algo=algo, switched=switched, others=others)
             cell |= dict(others_on=[name for name in others if on[0].settings[name]])
-            cells.append(cell | dict(seeds=seeds, differences=x.tolist(), mean=mean_of(x)))
+            cell |= dict(seeds=seeds, differences=x.tolist(), mean=mean_of(x))
+            cells.append(cell | dict(noise=noise_differences(pairs, noise)))
         place = {name: i for i, name in enumerate(switches)}
         found += sorted(cells, key=lambda x: (len(x["switched"]), place[x["switched"][0]], -len(x["others_on"])))
     if not found:
         lacking.append("--paired: no two settings with complete runs of the same seed differ in one on/off argument")
     return found, lacking
+
+
+def read_noise(path: Path) -> dict[str, dict[int, np.ndarray]]:
+    """Of each run, by the name of its folder, and iteration, the cosine of two estimates from a training batch of K
+    pairs that its noise scale B says, K / (K + B), and, where B has an interval, the ends of its own."""
+    if not path.is_file():
+        stop(f"--noise: no file {path}")
+    found = {}
+    try:
+        for cell in json.loads(path.read_text()):
+            scale, K = cell["noise_scale"]["value network"], cell["batch_size"]
+            inverse = np.array([scale["grad_sq"] / scale["trace"], *scale.get("inverse_interval", ())])  # 1 / B
+            found.setdefault(cell["run"], {})[cell["iteration"]] = K * inverse / (1 + K * inverse)
+    except (ValueError, KeyError, TypeError):
+        stop(f"--noise: {path} is not what gradient.py writes")
+    return found
+
+
+def noise_differences(pairs: list[tuple[Run, Run]], noise: dict[str, dict]) -> list[dict[str, Any]]:
+    """On minus off, by seed, of the cosines, at each iteration that all measured runs have. The interval is of these
+    very runs: how well their noise is known."""
+    measured = [[noise.get(run.folder.name) for run in pair] for pair in pairs]
+    seeds = [on.seed for (on, _), both in zip(pairs, measured) if None not in both]
+    measured = [both for both in measured if None not in both]
+    found = []
+    for iteration in sorted(set.intersection(*(set(x) for both in measured for x in both))) if measured else ():
+        on, off = (np.array(x) for x in zip(*([x[iteration] for x in both] for both in measured)))  # [seeds, 1 or 3]
+        x, ends = on[:, 0] - off[:, 0], None
+        if on.shape[1] == off.shape[1] == 3:
+            below = np.linalg.norm([on[:, 0] - on[:, 1], off[:, 2] - off[:, 0]]) / len(x)
+            above = np.linalg.norm([on[:, 2] - on[:, 0], off[:, 0] - off[:, 1]]) / len(x)
+            ends = [(x.mean() - below).item(), (x.mean() + above).item()]
+        mean = dict(value=x.mean().item(), interval=ends)
+        found.append(dict(iteration=iteration, seeds=seeds, differences=x.tolist(), mean=mean))
+    return found
 
 
 # Tables --------------------------------------------------------------------------------------------------------------
@@ -403,6 +443,14 @@ def reward_tables(results: dict[str, list]) -> list[Table]:
         by = interval_by([len(x["seeds"]) for x, _ in cells])
         header = ["environment", "algorithm", "argument", "others", "seeds", f"on minus off {by}"]
         tables.append(("Final rewards with an argument on minus those with it off, by seed", header, rows))
+        rows = [
+            [*start, str(y["iteration"]), str(len(y["seeds"])), estimate(y["mean"], "{:.3f}".format)]
+            for x, start in cells
+            for y in x["noise"]
+        ]
+        header = [*header[:4], "iteration", "seeds", "on minus off [95 %, of these runs]"]
+        if rows:
+            tables.append(("Cosine of two gradient estimates from a training batch, by the noise scale", header, rows))
     return tables
 
 
@@ -476,29 +524,45 @@ def draw_histograms(settings: Settings, names: list[str], path: Path) -> None:
 
 
 def draw_paired(cells: list[dict[str, Any]], path: Path) -> None:
-    """Rows: algorithms; columns: environments; in a panel, what each argument is worth while the others are on, and
-    while they are off; small: the seeds."""
-    env_ids, algos = (list(dict.fromkeys(x[name] for x in cells)) for name in ("env_id", "algo"))
-    names = {algo: list(dict.fromkeys(switch(x) for x in cells if x["algo"] == algo)) for algo in algos}
-    heights = [2 + len(x) for x in names.values()]
-    size = 0.9 + 3.3 * len(env_ids), 0.5 + 0.3 * sum(heights)
-    figure, axes = new_figure(len(algos), len(env_ids), size, sharey="row", height_ratios=heights)
+    """Rows: algorithms; columns: environments; in a panel, what each argument is worth."""
+    algos, rows = {x["algo"] for x in cells}, {}
+    for x in cells:
+        title = x["env_id"] if len(algos) == 1 else f"{x['algo']}, {x['env_id']}"
+        rows.setdefault(x["algo"], {}).setdefault(title, []).append(x)
+    draw_differences(list(rows.values()), "final reward with it minus without it", path)
+
+
+def draw_noise(cells: list[dict[str, Any]], path: Path) -> None:
+    """Rows: algorithms and environments; columns: iterations; in a panel, what each argument does to the cosine."""
+    rows = {}
+    for x in cells:
+        for y in x["noise"]:
+            title = f"{x['env_id']}, iteration {y['iteration']}"
+            rows.setdefault((x["algo"], x["env_id"]), {}).setdefault(title, []).append(x | y)
+    draw_differences(list(rows.values()), "cosine with it minus without it", path)
+
+
+def draw_differences(rows: list[dict[str, list[dict[str, Any]]]], xlabel: str, path: Path) -> None:
+    """In each row panels by title; in a panel, the differences by argument while the others are on, and while they are
+    off; small: the seeds."""
+    names = [list(dict.fromkeys(switch(x) for cells in row.values() for x in cells)) for row in rows]
+    heights, columns = [2 + len(x) for x in names], max(map(len, rows))
+    size = 0.9 + (3.3 if columns < 3 else 2.3) * columns, 0.5 + 0.3 * sum(heights)
+    figure, axes = new_figure(len(rows), columns, size, sharey="row", height_ratios=heights)
     looks = {"on": ("with the others on", "ppo", -0.15), "off": ("with the others off", "trpo_plus", 0.15)}
     looks[""] = "_", "vmpo", 0  # all together
-    for x in cells:
-        axis = axes[algos.index(x["algo"]), env_ids.index(x["env_id"])]
-        label, like, shift = looks.get(others(x), ("with some of the others on", "reinforce", 0))
-        style = look(like) | dict(label=label, linestyle="none")
-        y, value, ends = names[x["algo"]].index(switch(x)) + shift, x["mean"]["value"], x["mean"]["interval"]
-        axis.plot(x["differences"], [y] * len(x["seeds"]), "|", color=style["color"], alpha=0.6, markersize=8)
-        axis.errorbar(value, y, xerr=ends and [[value - ends[0]], [ends[1] - value]], capsize=2, **style)
-    for row, algo in zip(axes, algos):
-        row[0].set_yticks(range(len(names[algo])), names[algo])
-        row[0].set_ylim(len(names[algo]) - 0.5, -0.5)
-        for axis, env_id in zip(row, env_ids):
-            axis.set_title(env_id if len(algos) == 1 else f"{algo}, {env_id}")
+    for panels, row, of_row in zip(axes, rows, names):
+        panels[0].set_yticks(range(len(of_row)), of_row)
+        panels[0].set_ylim(len(of_row) - 0.5, -0.5)
+        for axis, (title, cells) in zip(panels, row.items()):
+            for x in cells:
+                label, like, shift = looks.get(others(x), ("with some of the others on", "reinforce", 0))
+                style = look(like) | dict(label=label, linestyle="none")
+                y, value, ends = of_row.index(switch(x)) + shift, x["mean"]["value"], x["mean"]["interval"]
+                axis.plot(x["differences"], [y] * len(x["seeds"]), "|", color=style["color"], alpha=0.6, markersize=8)
+                axis.errorbar(value, y, xerr=ends and [[value - ends[0]], [ends[1] - value]], capsize=2, **style)
+            axis.set(title=title, xlabel=xlabel)
             axis.axvline(0, color="black", linewidth=0.8)
-            axis.set_xlabel("final reward with it minus without it")
     save_figure(figure, path)
 
 
@@ -516,6 +580,9 @@ def main(argv: list[str] | None = None) -> None:
     for name in histograms:
         if not all(isinstance(run.settings.get(name), bool) for run in runs):
             stop(f"--histograms {name}: not an on/off argument of all these runs")
+    if args.noise and not args.paired:
+        stop("--noise: needs --paired")
+    noise = read_noise(args.noise) if args.noise else {}
     grouped = group_runs(runs, args.labels)
     path = output_folder(args.out, args.runs) / "rewards.json"
     incomplete = {str(run.folder): run.missing for run in runs if run.missing}
@@ -530,7 +597,7 @@ def main(argv: list[str] | None = None) -> None:
     results |= dict(settings=[summarize(key, *x, args.kl) for key, x in tried.items()])
     results |= dict(improvement=improvements(settings))
     results["aai"], without_aai = average_improvements(settings, args.aai) if args.aai else ([], [])
-    results["paired"], unpaired = paired_differences(settings) if args.paired else ([], [])
+    results["paired"], unpaired = paired_differences(settings, noise) if args.paired else ([], [])
     lacking = untried(grouped) + without_aai + unpaired
     write_tables(results, path)
     draw_curves(results["settings"], "curve", path, ylabel="episode return")
@@ -550,6 +617,10 @@ def main(argv: list[str] | None = None) -> None:
         draw_histograms(settings, histograms, path.with_name("rewards_histograms"))
     if results["paired"]:
         draw_paired(results["paired"], path.with_name("rewards_paired"))
+    if any(x["noise"] for x in results["paired"]):
+        draw_noise(results["paired"], path.with_name("rewards_noise"))
+    elif args.noise:
+        lacking.append(f"--noise: {args.noise} lacks runs of the same seed that differ in one on/off argument")
     for line in lacking:
         print(f"rewards.py: {line}", file=sys.stderr)
     if lacking:

@@ -383,6 +383,31 @@ def test_the_two_arguments_of_gradient_clipping_are_one_optimization(write, aggr
     assert "| grad-clip (both) |" in (tmp_path / "out" / "rewards.md").read_text()
 
 
+def test_noise_of_an_argument(write, aggregate, tmp_path):
+    """From noise scales that are known: K / (K + B) of 100 pairs, with tanh minus without it."""
+    B = {(True, 1): 100, (True, 2): 300, (False, 1): 400, (False, 2): 900}
+    cells = []
+    for (on, seed), pairs in B.items():
+        run = write(1, tanh=on, seed=seed, value_clip=on).name
+        scale = dict(grad_sq=1.0, trace=pairs, inverse_interval=[0.5 / pairs, 2 / pairs])
+        cells.append(dict(run=run, iteration=150, batch_size=100, noise_scale={"value network": scale}))
+        cells += [cells[-1] | dict(iteration=300)] * (seed == 1)  # not of both seeds: left out
+    write(1, tanh=True, value_clip=True, seed=3), write(1, tanh=False, value_clip=False, seed=3)  # not measured
+    (tmp_path / "gradient.json").write_text(json.dumps(cells))
+    [found] = aggregate("--paired", "--noise", str(tmp_path / "gradient.json"))["paired"]
+    [noise] = found["noise"]
+    assert found["seeds"] == [1, 2, 3] and (noise["iteration"], noise["seeds"]) == (150, [1, 2])
+    assert noise["differences"] == pytest.approx([1 / 2 - 1 / 5, 1 / 4 - 1 / 10])
+    below = [1 / 2 - 1 / 3, 1 / 4 - 1 / 7, 1 / 3 - 1 / 5, 2 / 11 - 1 / 10]  # on at its low end, off at its high one
+    above = [2 / 3 - 1 / 2, 2 / 5 - 1 / 4, 1 / 5 - 1 / 9, 1 / 10 - 1 / 19]
+    ends = 0.225 - np.linalg.norm(below) / 2, 0.225 + np.linalg.norm(above) / 2
+    assert noise["mean"]["value"] == pytest.approx(0.225) and noise["mean"]["interval"] == pytest.approx(ends)
+    assert "| 150 | 2 | 0.225 [" in (tmp_path / "out" / "rewards.md").read_text()
+    assert (tmp_path / "out" / "rewards_noise.pdf").stat().st_size > 5000
+    other = write(2, tanh=True, seed=9), write(1, tanh=False, seed=9)
+    aggregate("--paired", "--noise", str(tmp_path / "gradient.json"), runs=other, lacking=True)
+
+
 def test_tables_and_figures(results, tmp_path, write, aggregate):
     write(-3.14159, algo="trpo_plus", env_id="Hopper-v5")
     aggregate()
@@ -409,6 +434,9 @@ def test_bad_input(write, aggregate, capsys, tmp_path):
         ((ppo, off), ("--best-of", "max_kl")): "no run has this argument",
         ((ppo, off), ("--histograms", "policy_lr")): "not an on/off argument of all these runs",
         ((ppo, off), ("--histograms", "max_kl")): "not an on/off argument of all these runs",
+        ((ppo, off), ("--noise", str(tmp_path / "none"))): "needs --paired",
+        ((ppo, off), ("--paired", "--noise", str(tmp_path / "none"))): "no file",
+        ((ppo, off), ("--paired", "--noise", str(ppo / "config.json"))): "not what gradient.py writes",
         ((ppo,), ("--out", str(ppo / "config.json" / "x"))): "--out",
     }
     for (runs, flags), part in cases.items():
