@@ -364,19 +364,21 @@ def read_noise(path: Path) -> dict[str, dict[int, np.ndarray]]:
 def noise_differences(pairs: list[tuple[Run, Run]], noise: dict[str, dict]) -> list[dict[str, Any]]:
     """On minus off, by seed, of the cosines, at each iteration that all measured runs have. The interval is of these
     very runs: how well their noise is known."""
-    measured = [[noise.get(run.folder.name) for run in pair] for pair in pairs]
-    seeds = [on.seed for (on, _), both in zip(pairs, measured) if None not in both]
-    measured = [both for both in measured if None not in both]
+    measured = {}  # by seed: with it and without, by iteration
+    for on, off in pairs:
+        if on.folder.name in noise and off.folder.name in noise:
+            measured[on.seed] = noise[on.folder.name], noise[off.folder.name]
+    iterations = [set(x) for both in measured.values() for x in both]
     found = []
-    for iteration in sorted(set.intersection(*(set(x) for both in measured for x in both))) if measured else ():
-        on, off = (np.array(x) for x in zip(*([x[iteration] for x in both] for both in measured)))  # [seeds, 1 or 3]
+    for iteration in sorted(set.intersection(*iterations)) if iterations else ():
+        on, off = (np.array([both[i][iteration] for both in measured.values()]) for i in (0, 1))  # [seeds, 1 or 3]
         x, ends = on[:, 0] - off[:, 0], None
         if on.shape[1] == off.shape[1] == 3:
             below = np.linalg.norm([on[:, 0] - on[:, 1], off[:, 2] - off[:, 0]]) / len(x)
             above = np.linalg.norm([on[:, 2] - on[:, 0], off[:, 0] - off[:, 1]]) / len(x)
             ends = [(x.mean() - below).item(), (x.mean() + above).item()]
         mean = dict(value=x.mean().item(), interval=ends)
-        found.append(dict(iteration=iteration, seeds=seeds, differences=x.tolist(), mean=mean))
+        found.append(dict(iteration=iteration, seeds=list(measured), differences=x.tolist(), mean=mean))
     return found
 
 
@@ -563,6 +565,8 @@ def draw_differences(rows: list[dict[str, list[dict[str, Any]]]], xlabel: str, p
                 axis.errorbar(value, y, xerr=ends and [[value - ends[0]], [ends[1] - value]], capsize=2, **style)
             axis.set(title=title, xlabel=xlabel)
             axis.axvline(0, color="black", linewidth=0.8)
+        for axis in panels[len(row) :]:
+            axis.set_axis_off()
     save_figure(figure, path)
 
 
