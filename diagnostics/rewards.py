@@ -347,17 +347,17 @@ def paired_differences(settings: Settings, noise: dict[str, dict]) -> tuple[list
 
 def read_noise(path: Path) -> dict[str, dict[int, np.ndarray]]:
     """Of each run, by the name of its folder, and iteration, the cosine of two estimates from a training batch of K
-    pairs that its noise scale B says, K / (K + B), and, where B has an interval, the ends of its own."""
+    pairs that its noise scale B says, K / (K + B), and the ends of its interval."""
     if not path.is_file():
         stop(f"--noise: no file {path}")
     found = {}
     try:
         for cell in json.loads(path.read_text()):
             scale, K = cell["noise_scale"]["value network"], cell["batch_size"]
-            inverse = np.array([scale["grad_sq"] / scale["trace"], *scale.get("inverse_interval", ())])  # 1 / B
+            inverse = np.array([scale["grad_sq"] / scale["trace"], *scale["inverse_interval"]])  # 1 / B
             found.setdefault(cell["run"], {})[cell["iteration"]] = K * inverse / (1 + K * inverse)
     except (ValueError, KeyError, TypeError):
-        stop(f"--noise: {path} is not what gradient.py writes")
+        stop(f"--noise: {path} is not what gradient.py writes, with three repeats or more")
     return found
 
 
@@ -371,14 +371,13 @@ def noise_differences(pairs: list[tuple[Run, Run]], noise: dict[str, dict]) -> l
     iterations = [set(x) for both in measured.values() for x in both]
     found = []
     for iteration in sorted(set.intersection(*iterations)) if iterations else ():
-        on, off = (np.array([both[i][iteration] for both in measured.values()]) for i in (0, 1))  # [seeds, 1 or 3]
-        x, ends = on[:, 0] - off[:, 0], None
-        if on.shape[1] == off.shape[1] == 3:
-            below = np.linalg.norm([on[:, 0] - on[:, 1], off[:, 2] - off[:, 0]]) / len(x)
-            above = np.linalg.norm([on[:, 2] - on[:, 0], off[:, 0] - off[:, 1]]) / len(x)
-            ends = [(x.mean() - below).item(), (x.mean() + above).item()]
-        mean = dict(value=x.mean().item(), interval=ends)
-        found.append(dict(iteration=iteration, seeds=list(measured), differences=x.tolist(), mean=mean))
+        on, off = (np.array([both[i][iteration] for both in measured.values()]) for i in (0, 1))  # [seeds, 3]
+        x = on[:, 0] - off[:, 0]
+        below = np.linalg.norm([on[:, 0] - on[:, 1], off[:, 2] - off[:, 0]]) / len(x)
+        above = np.linalg.norm([on[:, 2] - on[:, 0], off[:, 0] - off[:, 1]]) / len(x)
+        mean = dict(value=x.mean().item(), interval=[(x.mean() - below).item(), (x.mean() + above).item()])
+        cell = dict(iteration=iteration, seeds=list(measured), on=on.tolist(), off=off.tolist())
+        found.append(cell | dict(differences=x.tolist(), mean=mean))
     return found
 
 
@@ -539,7 +538,7 @@ def draw_noise(cells: list[dict[str, Any]], path: Path) -> None:
     rows = {}
     for x in cells:
         for y in x["noise"]:
-            title = f"{x['env_id']}, iteration {y['iteration']}"
+            title = f"{x['env_id']}\niteration {y['iteration']}"
             rows.setdefault((x["algo"], x["env_id"]), {}).setdefault(title, []).append(x | y)
     draw_differences(list(rows.values()), "cosine with it minus without it", path)
 

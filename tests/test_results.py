@@ -82,6 +82,30 @@ def leave_one_out():
     yield f"what scaling is worth without value clipping, {show(off['paired'][0]['mean'])}"
 
 
+def noise_of_the_nine():
+    """What each does to the cosine of two estimates, with 2 seeds on Walker2d."""
+    cases, reward, equal = {}, {}, set()  # by optimization and whether the others are on
+    for x in measured("leave-one-out/noise")["paired"]:
+        key = x["switched"][0] if len(x["switched"]) < 3 else "all", bool(x["others_on"])
+        assert x["seeds"] == [1, 2] and [y["iteration"] for y in x["noise"]] == [0, 150, 300, 450]
+        cases[key], reward[key] = [y["mean"] for y in x["noise"]], x["mean"]["value"]
+        if not any(x["differences"]):
+            equal.add(key)
+    yield f"| {' | '.join(show(x, 2) for x in cases.pop(('all', False)))} |"
+    for name, on in product(("orthogonal_init", "tanh", "obs_norm"), (False, True)):
+        yield f"{show(cases[name, on][0], 2)}"
+    late = [x for key, means in cases.items() if key not in equal for x in means[1:]]
+    more, less = (sum(x["interval"][i] * sign > 0 for x in late) for i, sign in ((0, 1), (1, -1)))
+    largest = max(abs(x["value"]) for x in late)
+    assert not any(x["interval"][0] > 0 for (_, on), means in cases.items() if not on for x in means[1:])
+    yield f"of {len(late)} differences {more} are above 0 and {less} below, the largest {largest:.2f}"
+    keys = [key for key in cases if key not in equal]
+    rank = stats.spearmanr(
+        [np.mean([x["value"] for x in cases[key][1:]]) for key in keys], [reward[key] for key in keys]
+    )
+    yield f"rank correlation of {plain(rank.statistic, 2)} (p = {rank.pvalue:.2f})"
+
+
 FEW = load("rewards").FEW  # seeds: below, a bootstrap is too narrow
 # IM's claims about differences, by sign: above 0, below 0, or, of the step itself, none.
 CLAIMED = {"PPO - PPO-M": 1, "TRPO+ - TRPO": 1, "ACLI - AAI": 1, "PPO - PPO-NoClip": -1, "PPO-NoClip - PPO-M": 1}
@@ -327,7 +351,19 @@ def algorithms():
         yield "{reinforce}, {a2c} and {vmpo} on {where}".format(where=where, **before[env_id])
 
 
-SECTIONS = learning, leave_one_out, clipping, trust_region, gradient, steps, noise, baselines, values, landscapes
+SECTIONS = (
+    learning,
+    leave_one_out,
+    noise_of_the_nine,
+    clipping,
+    trust_region,
+    gradient,
+    steps,
+    noise,
+    baselines,
+    values,
+    landscapes,
+)
 SECTIONS += algorithms, replay, report
 
 
