@@ -347,7 +347,8 @@ def paired_differences(settings: Settings, noise: dict[str, dict]) -> tuple[list
 
 def read_noise(path: Path) -> dict[str, dict[int, np.ndarray]]:
     """Of each run, by the name of its folder, and iteration, the cosine of two estimates from a training batch of K
-    pairs that its noise scale B says, K / (K + B), and the ends of its interval."""
+    pairs that its noise scale B says, K / (K + B), and the ends of its interval. (B itself has a pole, where few pairs
+    do not tell it from infinity.)"""
     if not path.is_file():
         stop(f"--noise: no file {path}")
     found = {}
@@ -373,6 +374,7 @@ def noise_differences(pairs: list[tuple[Run, Run]], noise: dict[str, dict]) -> l
     for iteration in sorted(set.intersection(*iterations)) if iterations else ():
         on, off = (np.array([both[i][iteration] for both in measured.values()]) for i in (0, 1))  # [seeds, 3]
         x = on[:, 0] - off[:, 0]
+        # Runs are independent: their errors add in squares. The low end: on at its low one, off at its high one.
         below = np.linalg.norm([on[:, 0] - on[:, 1], off[:, 2] - off[:, 0]]) / len(x)
         above = np.linalg.norm([on[:, 2] - on[:, 0], off[:, 0] - off[:, 1]]) / len(x)
         mean = dict(value=x.mean().item(), interval=[(x.mean() - below).item(), (x.mean() + above).item()])

@@ -82,6 +82,9 @@ def leave_one_out():
     yield f"what scaling is worth without value clipping, {show(off['paired'][0]['mean'])}"
 
 
+STARTS = "orthogonal_init", "tanh", "obs_norm", "reward_scale"  # they change the gradient before the first step
+
+
 def noise_of_the_nine():
     """What each does to the cosine of two estimates, with 2 seeds on Walker2d."""
     cases, reward, equal = {}, {}, set()  # by optimization and whether the others are on
@@ -92,8 +95,11 @@ def noise_of_the_nine():
         if not any(x["differences"]):
             equal.add(key)
     yield f"| {' | '.join(show(x, 2) for x in cases.pop(('all', False)))} |"
-    for name, on in product(("orthogonal_init", "tanh", "obs_norm"), (False, True)):
-        yield f"{show(cases[name, on][0], 2)}"
+    init, tanh, norm, scale = ([show(cases[name, on][0], 2) for on in (False, True)] for name in STARTS)
+    yield f"the cosine rises by {init[0]} with initialization, {tanh[0]} with tanh, {norm[0]} with observation"
+    yield f"with the others on it changes by {init[1]}, {tanh[1]} and {norm[1]}"
+    yield f"Reward scaling lowers it ({scale[0]} with the others off, {scale[1]} on)"
+    assert {name for name, _ in equal} == {"reward_clip", "obs_clip"} and len(equal) == 4
     late = [x for key, means in cases.items() if key not in equal for x in means[1:]]
     more, less = (sum(x["interval"][i] * sign > 0 for x in late) for i, sign in ((0, 1), (1, -1)))
     largest = max(abs(x["value"]) for x in late)
@@ -351,20 +357,8 @@ def algorithms():
         yield "{reinforce}, {a2c} and {vmpo} on {where}".format(where=where, **before[env_id])
 
 
-SECTIONS = (
-    learning,
-    leave_one_out,
-    noise_of_the_nine,
-    clipping,
-    trust_region,
-    gradient,
-    steps,
-    noise,
-    baselines,
-    values,
-    landscapes,
-)
-SECTIONS += algorithms, replay, report
+SECTIONS = learning, leave_one_out, noise_of_the_nine, clipping, trust_region, gradient, steps, noise, baselines, values
+SECTIONS += landscapes, algorithms, replay, report
 
 
 @pytest.mark.parametrize("section", SECTIONS)
