@@ -374,9 +374,11 @@ def noise_differences(pairs: list[tuple[Run, Run]], noise: dict[str, dict]) -> l
     for iteration in sorted(set.intersection(*iterations)) if iterations else ():
         on, off = (np.array([both[i][iteration] for both in measured.values()]) for i in (0, 1))  # [seeds, 3]
         x = on[:, 0] - off[:, 0]
-        # Runs are independent: their errors add in squares. The low end: on at its low one, off at its high one.
-        below = np.linalg.norm([on[:, 0] - on[:, 1], off[:, 2] - off[:, 0]]) / len(x)
-        above = np.linalg.norm([on[:, 2] - on[:, 0], off[:, 0] - off[:, 1]]) / len(x)
+        # Runs are independent: their errors add in squares. The low end: on at its low one, off at its high one. But
+        # where both measured the same, they are the same to the bit, and the difference is known to be 0.
+        unlike = (on != off).any(1, keepdims=True)
+        below = np.linalg.norm(unlike * np.column_stack([on[:, 0] - on[:, 1], off[:, 2] - off[:, 0]])) / len(x)
+        above = np.linalg.norm(unlike * np.column_stack([on[:, 2] - on[:, 0], off[:, 0] - off[:, 1]])) / len(x)
         mean = dict(value=x.mean().item(), interval=[(x.mean() - below).item(), (x.mean() + above).item()])
         cell = dict(iteration=iteration, seeds=list(measured), on=on.tolist(), off=off.tolist())
         found.append(cell | dict(differences=x.tolist(), mean=mean))

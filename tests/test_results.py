@@ -100,6 +100,8 @@ def noise_of_the_nine():
     yield f"with the others on it changes by {init[1]}, {tanh[1]} and {norm[1]}"
     yield f"Reward scaling lowers it ({scale[0]} with the others off, {scale[1]} on)"
     assert {name for name, _ in equal} == {"reward_clip", "obs_clip"} and len(equal) == 4
+    clips = [abs(x["value"]) for key in equal for x in cases[key]]
+    assert len(clips) == 16 and sorted(clips)[-2] == 0 < sorted(clips)[-1] < 1e-6  # "one, in its seventh decimal"
     late = [x for key, means in cases.items() if key not in equal for x in means[1:]]
     more, less = (sum(x["interval"][i] * sign > 0 for x in late) for i, sign in ((0, 1), (1, -1)))
     largest = max(abs(x["value"]) for x in late)

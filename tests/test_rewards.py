@@ -392,16 +392,20 @@ def test_noise_of_an_argument(write, aggregate, tmp_path):
         scale = dict(grad_sq=1.0, trace=pairs, inverse_interval=[0.5 / pairs, 2 / pairs])
         cells.append(dict(run=run, iteration=150, batch_size=100, noise_scale={"value network": scale}))
         cells += [cells[-1] | dict(iteration=300)] * (seed == 1)  # not of both seeds: left out
+        same = dict(grad_sq=1.0, trace=100, inverse_interval=[0.001, 0.1])
+        cells.append(cells[-1] | dict(iteration=0, noise_scale={"value network": scale if seed == 1 else same}))
     write(1, tanh=True, value_clip=True, seed=3), write(1, tanh=False, value_clip=False, seed=3)  # not measured
     (tmp_path / "gradient.json").write_text(json.dumps(cells))
     [found] = aggregate("--paired", "--noise", str(tmp_path / "gradient.json"))["paired"]
-    [noise] = found["noise"]
-    assert found["seeds"] == [1, 2, 3] and (noise["iteration"], noise["seeds"]) == (150, [1, 2])
-    assert noise["differences"] == pytest.approx([1 / 2 - 1 / 5, 1 / 4 - 1 / 10])
-    below = [1 / 2 - 1 / 3, 1 / 4 - 1 / 7, 1 / 3 - 1 / 5, 2 / 11 - 1 / 10]  # on at its low end, off at its high one
-    above = [2 / 3 - 1 / 2, 2 / 5 - 1 / 4, 1 / 5 - 1 / 9, 1 / 10 - 1 / 19]
+    start, noise = found["noise"]
+    assert found["seeds"] == [1, 2, 3] and [x["iteration"] for x in found["noise"]] == [0, 150]
+    assert noise["seeds"] == [1, 2] and noise["differences"] == pytest.approx([1 / 2 - 1 / 5, 1 / 4 - 1 / 10])
+    below = [1 / 2 - 1 / 3, 1 / 3 - 1 / 5, 1 / 4 - 1 / 7, 2 / 11 - 1 / 10]  # on at its low end, off at its high one
+    above = [2 / 3 - 1 / 2, 1 / 5 - 1 / 9, 2 / 5 - 1 / 4, 1 / 10 - 1 / 19]
     ends = 0.225 - np.linalg.norm(below) / 2, 0.225 + np.linalg.norm(above) / 2
     assert noise["mean"]["value"] == pytest.approx(0.225) and noise["mean"]["interval"] == pytest.approx(ends)
+    ends = 0.15 - np.linalg.norm(below[:2]) / 2, 0.15 + np.linalg.norm(above[:2]) / 2  # seed 2: equal to the bit
+    assert start["differences"] == pytest.approx([0.3, 0]) and start["mean"]["interval"] == pytest.approx(ends)
     assert "| 150 | 2 | 0.225 [" in (tmp_path / "out" / "rewards.md").read_text()
     assert (tmp_path / "out" / "rewards_noise.pdf").stat().st_size > 5000
     other = write(2, tanh=True, seed=9), write(1, tanh=False, seed=9)
