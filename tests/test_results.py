@@ -4,7 +4,7 @@ given, by a paper or as a setting."""
 import json
 import re
 import statistics
-from itertools import product
+from itertools import permutations, product
 
 import numpy as np
 import pytest
@@ -62,26 +62,78 @@ def learning():
 
 
 def leave_one_out():
-    results, worth = measured("leave-one-out/rewards"), {}  # the others on, the others off
-    for x in results["paired"]:
-        name = x["switched"][0].replace("_", "-")
-        worth.setdefault(f"`--{name}`" if len(x["switched"]) < 3 else "all nine", []).append(show(x["mean"]))
-    for name, x in worth.items():
-        yield f"{name} | {x[0]} | {x[1]} |" if name != "all nine" else f"all nine together | {x[0]} | |"
-        if name != "all nine":
-            [row] = [x for x in PAGES["README.md"].splitlines() if x.startswith("| ") and name in x]
-            assert row.endswith(f"| {x[0]} | {x[1]} |")
-            yield f" {x[0]} | {x[1]} |"
-    scale, init, anneal = (worth[f"`--{name}`"][0] for name in ("reward-scale", "orthogonal-init", "anneal-lr"))
-    yield f"each alone off: {scale}, {anneal}, {init}"
-    costs, gain = worth["`--reward-scale`"][1].split()[0].lstrip("−"), scale.split()[0]
+    """What each of the nine is worth, with the others on and with the others off, on Hopper and on Walker2d."""
+    worth, means, by_seed = {}, {}, {}
+    for env in ("Hopper", "Walker2d"):
+        results = measured(f"leave-one-out/{env.lower()}")
+        means[env] = {x["label"]: show(x["mean"]) for x in results["settings"]}
+        for x in results["paired"]:
+            assert x["seeds"] == [1, 2, 3, 4, 5]
+            name, on = x["switched"][0] if len(x["switched"]) < 3 else "all", bool(x["others_on"])
+            worth[env, name, on], by_seed[env, name, on] = x["mean"], np.array(x["differences"])
+    nine = [name for env, name, on in worth if env == "Hopper" and on]
+    for name in nine:
+        cells = [show(worth[env, name, on]) for env in means for on in (True, False)]
+        flag = f"`--{name.replace('_', '-')}`"
+        yield f"{flag} | {' | '.join(cells)} |"
+        [row] = [x for x in PAGES["README.md"].splitlines() if x.startswith("| ") and flag in x]
+        assert row.endswith(f"| {cells[0]} | {cells[1]} |")
+        yield f" {cells[0]} | {cells[1]} |"
+    yield "all nine together | {} | | {} | |".format(*(show(worth[env, "all", False]) for env in means))
+    zeros = {key for key, x in by_seed.items() if not x.any()}
+    yield f"Of {len(worth) - len(zeros)} intervals at 95 %"
+    clipped = [by_seed["Walker2d", *x] for x in (("reward_clip", False), ("obs_clip", True))]
+    [reward], changes = ([plain(x) for x in y[y != 0]] for y in clipped)  # "in one run of 5", "in three"
+    yield f"its final reward is {reward} higher"
+    yield "theirs change by {}, {} and {}".format(*changes)
+    claimed = [[show(worth[env, x, True]) for x in ("reward_scale", "anneal_lr", "orthogonal_init")] for env in means]
+    yield "Hopper {}, {}, {}, Walker2d {}, {}, {}".format(*claimed[0], *claimed[1])
+    costs, gain = (plain(abs(worth["Hopper", "reward_scale", on]["value"])) for on in (False, True))
     yield f"Reward scaling costs {costs} where it is the only one, and is worth {gain} among"
-    mean = {x["label"]: show(x["mean"]) for x in results["settings"]}
-    yield f"With all nine, the mean is {mean['all']}, without any {mean['none']}"
-    yield f"all but it is the best setting here, {mean['without-grad-clip']}"
+    hopper, walker2d = means["Hopper"], means["Walker2d"]
+    yield f"reaches {hopper['all']} with all nine and {hopper['none']} without any"
+    yield f"on Walker2d {walker2d['all']} and {walker2d['none']}"
+    yield f"all but it is the best setting here, {hopper['without-grad-clip']}"
+    yield f"On Walker2d the other eight reach {walker2d['without-reward-scale']} without it"
+    yield f"No single one reaches more than {walker2d['only-obs-norm']}"
+    singles = {x["label"]: x["mean"]["value"] for x in results["settings"] if x["label"].startswith("only")}
+    assert max(singles, key=singles.get) == "only-obs-norm"
     off = measured("leave-one-out/without_value_clip/rewards")
     yield f"PPO reaches {show(off['settings'][1]['mean'])}"
     yield f"what scaling is worth without value clipping, {show(off['paired'][0]['mean'])}"
+
+    for on, count, same in ((True, "eight that change anything in both have a", 6), (False, "of seven is", 2)):
+        both = [name for name in nine if not zeros & {(env, name, on) for env in means}]
+        x, y = ([worth[env, name, on]["value"] for name in both] for env in means)
+        said = "the {} rank correlation of {} (p = {})" if on else "the rank correlation {} {} (p = {})"
+        yield said.format(count, *exact_spearman(x, y))
+        assert len(both) == 7 + on and sum(a * b > 0 for a, b in zip(x, y)) == same
+    seven = both  # alone
+    clear = [
+        name
+        for name in nine
+        if all(low * high > 0 for low, high in (worth[env, name, True]["interval"] for env in means))
+    ]
+    assert clear == ["reward_scale"]
+    more = {
+        name: load("rewards").difference(*(by_seed[env, name, False] for env in ("Walker2d", "Hopper")))
+        for name in seven
+    }
+    value_clip, scale, init, anneal = (show(more.pop(name)) for name in seven[:4])
+    yield f"by {value_clip}, {scale}, {init} and {anneal} more"
+    assert all(worth["Hopper", x, False]["value"] < 0 < worth["Walker2d", x, False]["value"] for x in seven[:4])
+    assert all(low < 0 < high for low, high in (x["interval"] for x in more.values()))  # "do not tell"
+
+
+def exact_spearman(x, y):
+    """Rank correlation of x [n] and y [n] and its two-sided p from all n! orders, as the pages write them:
+    of few pairs scipy gives an approximation."""
+    x, y = stats.rankdata(x), stats.rankdata(y)
+    orders = x[np.array(list(permutations(range(len(x)))))]
+    distances = ((orders - y) ** 2).sum(1)
+    found = 1 - 6 * distances / (len(x) ** 3 - len(x))
+    p = (abs(found) >= abs(found[0]) - 1e-9).mean()
+    return plain(found[0], 2), f"{p:.2f}" if p > 0.1 else f"{p:.3f}"
 
 
 STARTS = "orthogonal_init", "tanh", "obs_norm", "reward_scale"  # they change the gradient before the first step
