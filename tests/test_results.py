@@ -61,79 +61,87 @@ def learning():
     yield f"{show(trpo_plus['mean'])}, seeds from {span(trpo_plus['finals'])}"
 
 
-def leave_one_out():
-    """What each of the nine is worth, with the others on and with the others off, on Hopper and on Walker2d."""
-    worth, means, by_seed = {}, {}, {}
+def worth_of_the_nine():
+    """What each is worth, by environment, optimization and whether the others are on, and the settings' rewards."""
+    worth, settings = {}, {}
     for env in ("Hopper", "Walker2d"):
         results = measured(f"leave-one-out/{env.lower()}")
-        means[env] = {x["label"]: show(x["mean"]) for x in results["settings"]}
+        settings[env] = {x["label"]: x["mean"] for x in results["settings"]}
         for x in results["paired"]:
             assert x["seeds"] == [1, 2, 3, 4, 5]
-            name, on = x["switched"][0] if len(x["switched"]) < 3 else "all", bool(x["others_on"])
-            worth[env, name, on], by_seed[env, name, on] = x["mean"], np.array(x["differences"])
-    nine = [name for env, name, on in worth if env == "Hopper" and on]
-    for name in nine:
-        cells = [show(worth[env, name, on]) for env in means for on in (True, False)]
+            name = x["switched"][0] if len(x["switched"]) < 3 else "all"
+            worth[env, name, bool(x["others_on"])] = x["mean"] | dict(by_seed=np.array(x["differences"]))
+    return worth, settings
+
+
+def leave_one_out():
+    worth, settings = worth_of_the_nine()
+    for name in (name for env, name, on in worth if env == "Hopper" and on):
+        cells = [show(worth[env, name, on]) for env in settings for on in (True, False)]
         flag = f"`--{name.replace('_', '-')}`"
         yield f"{flag} | {' | '.join(cells)} |"
         [row] = [x for x in PAGES["README.md"].splitlines() if x.startswith("| ") and flag in x]
         assert row.endswith(f"| {cells[0]} | {cells[1]} |")
         yield f" {cells[0]} | {cells[1]} |"
-    yield "all nine together | {} | | {} | |".format(*(show(worth[env, "all", False]) for env in means))
-    zeros = {key for key, x in by_seed.items() if not x.any()}
-    yield f"Of {len(worth) - len(zeros)} intervals at 95 %"
-    clipped = [by_seed["Walker2d", *x] for x in (("reward_clip", False), ("obs_clip", True))]
+    yield "all nine together | {} | | {} | |".format(*(show(worth[env, "all", False]) for env in settings))
+    yield f"Of {sum(x['by_seed'].any() for x in worth.values())} intervals at 95 %"
+    clipped = [worth["Walker2d", *x]["by_seed"] for x in (("reward_clip", False), ("obs_clip", True))]
     [reward], changes = ([plain(x) for x in y[y != 0]] for y in clipped)  # "in one run of 5", "in three"
     yield f"its final reward is {reward} higher"
     yield "theirs change by {}, {} and {}".format(*changes)
-    claimed = [[show(worth[env, x, True]) for x in ("reward_scale", "anneal_lr", "orthogonal_init")] for env in means]
+    claimed = [
+        [show(worth[env, x, True]) for x in ("reward_scale", "anneal_lr", "orthogonal_init")] for env in settings
+    ]
     yield "Hopper {}, {}, {}, Walker2d {}, {}, {}".format(*claimed[0], *claimed[1])
     costs, gain = (plain(abs(worth["Hopper", "reward_scale", on]["value"])) for on in (False, True))
     yield f"Reward scaling costs {costs} where it is the only one, and is worth {gain} among"
-    hopper, walker2d = means["Hopper"], means["Walker2d"]
-    yield f"reaches {hopper['all']} with all nine and {hopper['none']} without any"
-    yield f"on Walker2d {walker2d['all']} and {walker2d['none']}"
-    yield f"all but it is the best setting here, {hopper['without-grad-clip']}"
-    yield f"On Walker2d the other eight reach {walker2d['without-reward-scale']} without it"
-    yield f"No single one reaches more than {walker2d['only-obs-norm']}"
-    singles = {x["label"]: x["mean"]["value"] for x in results["settings"] if x["label"].startswith("only")}
-    assert max(singles, key=singles.get) == "only-obs-norm"
+    yield f"all but it is the best setting here, {show(settings['Hopper']['without-grad-clip'])}"
     off = measured("leave-one-out/without_value_clip/rewards")
     yield f"PPO reaches {show(off['settings'][1]['mean'])}"
     yield f"what scaling is worth without value clipping, {show(off['paired'][0]['mean'])}"
 
-    for on, count, same in ((True, "eight that change anything in both have a", 6), (False, "of seven is", 2)):
-        both = [name for name in nine if not zeros & {(env, name, on) for env in means}]
-        x, y = ([worth[env, name, on]["value"] for name in both] for env in means)
-        said = "the {} rank correlation of {} (p = {})" if on else "the rank correlation {} {} (p = {})"
-        yield said.format(count, *exact_spearman(x, y))
-        assert len(both) == 7 + on and sum(a * b > 0 for a, b in zip(x, y)) == same
-    seven = both  # alone
-    clear = [
-        name
-        for name in nine
-        if all(low * high > 0 for low, high in (worth[env, name, True]["interval"] for env in means))
-    ]
-    assert clear == ["reward_scale"]
-    more = {
-        name: load("rewards").difference(*(by_seed[env, name, False] for env in ("Walker2d", "Hopper")))
-        for name in seven
-    }
-    value_clip, scale, init, anneal = (show(more.pop(name)) for name in seven[:4])
-    yield f"by {value_clip}, {scale}, {init} and {anneal} more"
-    assert all(worth["Hopper", x, False]["value"] < 0 < worth["Walker2d", x, False]["value"] for x in seven[:4])
-    assert all(low < 0 < high for low, high in (x["interval"] for x in more.values()))  # "do not tell"
+
+def carried_over():
+    """Hopper's and Walker2d's compared."""
+    worth, settings = worth_of_the_nine()
+    hopper, walker2d = ({label: show(x) for label, x in of.items()} for of in settings.values())
+    yield f"reaches {hopper['all']} with all nine and {hopper['none']} without any"
+    yield f"on Walker2d {walker2d['all']} and {walker2d['none']}"
+    yield f"On Walker2d the other eight reach {walker2d['without-reward-scale']} without it"
+    yield f"No single one reaches more than {walker2d['only-obs-norm']}"
+    singles = {label: x["value"] for label, x in settings["Walker2d"].items() if label.startswith("only")}
+    assert max(singles, key=singles.get) == "only-obs-norm"
+
+    def both(on):
+        """{optimization: what it is worth in each environment}, of those that change anything in both."""
+        found = {name: [worth[env, name, on] for env in settings] for _, name, _ in worth if name != "all"}
+        return {name: x for name, x in found.items() if x[0]["by_seed"].any() and x[1]["by_seed"].any()}
+
+    others_on, alone = both(True), both(False)
+    assert (len(others_on), len(alone)) == (8, 7)
+    r, p, same = agreement(others_on)
+    yield f"the eight that change anything in both have a rank correlation of {r} (p = {p})"
+    assert same == 6  # "six have the same sign"
+    clear = [name for name, of in others_on.items() if all(np.prod(x["interval"]) > 0 for x in of)]
+    assert clear == ["reward_scale"]  # "the only one that 5 seeds tell from nothing in both"
+    r, p, _ = agreement(alone)
+    yield f"the rank correlation of seven is {r} (p = {p})"
+    four = "value_clip", "reward_scale", "orthogonal_init", "anneal_lr"
+    more = {name: load("rewards").difference(y["by_seed"], x["by_seed"]) for name, (x, y) in alone.items()}
+    yield "by {}, {}, {} and {} more".format(*(show(more[name]) for name in four))
+    assert {name for name, x in more.items() if np.prod(x["interval"]) > 0} == set(four)
+    assert all(alone[name][0]["value"] < 0 < alone[name][1]["value"] for name in four)
 
 
-def exact_spearman(x, y):
-    """Rank correlation of x [n] and y [n] and its two-sided p from all n! orders, as the pages write them:
-    of few pairs scipy gives an approximation."""
-    x, y = stats.rankdata(x), stats.rankdata(y)
-    orders = x[np.array(list(permutations(range(len(x)))))]
-    distances = ((orders - y) ** 2).sum(1)
-    found = 1 - 6 * distances / (len(x) ** 3 - len(x))
+def agreement(cells):
+    """Rank correlation of the values in two environments, its two-sided p from all orders (of so few, scipy's is an
+    approximation), and how many have the same sign."""
+    x, y = np.transpose([[x["value"] for x in of] for of in cells.values()])
+    a, b, n = stats.rankdata(x), stats.rankdata(y), len(x)
+    distances = ((a[np.array(list(permutations(range(n))))] - b) ** 2).sum(1)
+    found = 1 - 6 * distances / (n**3 - n)  # of all orders, the first of which is the measured one
     p = (abs(found) >= abs(found[0]) - 1e-9).mean()
-    return plain(found[0], 2), f"{p:.2f}" if p > 0.1 else f"{p:.3f}"
+    return plain(found[0], 2), f"{p:.2f}" if p > 0.1 else f"{p:.3f}", (x * y > 0).sum()
 
 
 STARTS = "orthogonal_init", "tanh", "obs_norm", "reward_scale"  # they change the gradient before the first step
@@ -413,8 +421,8 @@ def algorithms():
         yield "{reinforce}, {a2c} and {vmpo} on {where}".format(where=where, **before[env_id])
 
 
-SECTIONS = learning, leave_one_out, noise_of_the_nine, clipping, trust_region, gradient, steps, noise, baselines, values
-SECTIONS += landscapes, algorithms, replay, report
+SECTIONS = learning, leave_one_out, carried_over, noise_of_the_nine, clipping, trust_region, gradient, steps, noise
+SECTIONS += baselines, values, landscapes, algorithms, replay, report
 
 
 @pytest.mark.parametrize("section", SECTIONS)
