@@ -61,6 +61,11 @@ def learning():
     yield f"{show(trpo_plus['mean'])}, seeds from {span(trpo_plus['finals'])}"
 
 
+def case(cell):
+    """Which of the nine, or all, and whether the others are on."""
+    return cell["switched"][0] if len(cell["switched"]) < 3 else "all", bool(cell["others_on"])
+
+
 def worth_of_the_nine():
     """What each is worth, by environment, optimization and whether the others are on, and the settings' rewards."""
     worth, settings = {}, {}
@@ -69,8 +74,7 @@ def worth_of_the_nine():
         settings[env] = {x["label"]: x["mean"] for x in results["settings"]}
         for x in results["paired"]:
             assert x["seeds"] == [1, 2, 3, 4, 5]
-            name = x["switched"][0] if len(x["switched"]) < 3 else "all"
-            worth[env, name, bool(x["others_on"])] = x["mean"] | dict(by_seed=np.array(x["differences"]))
+            worth[env, *case(x)] = x["mean"] | dict(by_seed=np.array(x["differences"]))
     return worth, settings
 
 
@@ -153,7 +157,7 @@ def noise_of_the_nine():
     """What each does to the cosine of two estimates, with 2 seeds on Walker2d."""
     cases, reward, equal = {}, {}, set()  # by optimization and whether the others are on
     for x in measured("leave-one-out/noise")["paired"]:
-        key = x["switched"][0] if len(x["switched"]) < 3 else "all", bool(x["others_on"])
+        key = case(x)
         assert x["seeds"] == [1, 2] and [y["iteration"] for y in x["noise"]] == [0, 150, 300, 450]
         cases[key], reward[key] = [y["mean"] for y in x["noise"]], x["mean"]["value"]
         if not any(x["differences"]):
