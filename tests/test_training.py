@@ -258,7 +258,7 @@ LEARNING = {
     "ppo": "--total-timesteps 25000 --num-steps 512 --policy-epochs 5 --value-epochs 5 --policy-lr 1e-3",
     "trpo_plus": "--total-timesteps 20000 --num-steps 1024 --value-epochs 5 --value-lr 1e-3",
     "a2c": "--total-timesteps 30000 --num-envs 2 --num-steps 128 --policy-lr 4e-3 --value-lr 4e-3",
-    "reinforce": "--total-timesteps 80000 --num-steps 512 --policy-lr 3e-3",
+    "reinforce": "--total-timesteps 100000 --num-steps 512 --policy-lr 1e-3",
     "vmpo": "--total-timesteps 25000 --num-envs 1 --num-steps 512 --policy-epochs 5 --value-epochs 5 --policy-lr 3e-3",
 }
 
@@ -269,6 +269,4 @@ def test_learns_inverted_pendulum(algo, runs):
     load(algo).main(f"{flags} {LEARNING[algo]}".split())
     [folder] = (runs / "runs").iterdir()
     returns = [float(row["episodic_return"]) for row in progress(folder) if row["episodic_return"]]
-    # An untrained policy has 9, the best 1000. On another processor a seed goes another way, so any seed must pass:
-    # with seeds 1 to 5 REINFORCE's five last are 670 to 1000, A2C's 1000; with 1 to 4 the others' 887 to 1000.
-    assert np.mean(returns[-5:]) >= 500
+    assert np.mean(returns[-5:]) >= 900  # the best is 1000; that no episode ended in an iteration means a good one
