@@ -456,9 +456,42 @@ def algorithms():
         yield "{reinforce}, {a2c} and {vmpo} on {where}".format(where=where, **before[env_id])
 
 
+def guide():
+    """GUIDE's five algorithms with its settings, one seed: returns through 8M steps, and how far an iteration moves."""
+    kls = {}  # in 0.01 nats, after 1M steps
+    for x in measured("guide/rewards")["settings"]:
+        assert x["seeds"] == [1]
+        kls[x["algo"]] = [y / 0.01 for step, y in zip(x["kl"]["steps"], x["kl"]["mean"]) if step > 1_000_000]
+    curves, at = {}, {}  # at: the return by algorithm and million steps
+    for x in measured("guide/evaluate"):
+        assert x["deterministic"] and x["episodes"] == 10 and x["run"].endswith("__seed1")
+        curves.setdefault(x["algo"], {})[x["global_step"]] = x["returns"]
+        at[x["algo"], round(x["global_step"] / 1_000_000)] = x["returns"]["mean"]
+    ends, spans = {}, {}
+    for algo, curve in curves.items():
+        early = curve[min(curve, key=lambda step: abs(step - 1_000_000))]
+        ends[algo], spans[algo] = show(curve[max(curve)]), span(kls[algo], 4 if algo == "reinforce" else 2)
+        beyond = f"{sum(x > 1 for x in kls[algo])} of {len(kls[algo])}"
+        yield f"| {show(early)} | {ends[algo]} | {spans[algo]} | {beyond} |"
+    yield "PPO {ppo}, V-MPO {vmpo}, TRPO {trpo_plus}, A2C {a2c}, REINFORCE {reinforce}".format(**ends)
+    yield "TRPO {trpo_plus}, REINFORCE {reinforce}, A2C {a2c}".format(**spans)
+    ratios = {algo: plain(max(x) / min(x), 1) for algo, x in kls.items()}
+    yield "TRPO {trpo_plus}, V-MPO {vmpo}, PPO {ppo}".format(**ratios)
+    yield f"V-MPO's is above the bound at {sum(x > 1 for x in kls['vmpo'])} of {len(kls['vmpo'])} places"
+    best = [max(ends, key=lambda algo: at.get((algo, million), 0)) for million in range(1, 9)]
+    last = best.count("ppo")
+    assert best == ["ppo"] * last + ["vmpo"] * (8 - last)
+    yield f"PPO is ahead up to {last}M steps, V-MPO from {last + 1}M on"
+    behind = [at["vmpo", million] < at["trpo_plus", million] for million in range(1, 9)]
+    yield f"V-MPO is behind TRPO up to {sum(behind)}M steps, ahead from {sum(behind) + 1}M on"
+    assert behind == sorted(behind, reverse=True)
+    reach = [min(m for m in range(9) if at[algo, m] > at["a2c", 8]) for algo in ("trpo_plus", "vmpo")]
+    yield "what A2C has at 8M, TRPO has at {}M, V-MPO at {}M".format(*reach)
+
+
 SECTIONS = learning, leave_one_out, carried_over, noise_of_the_nine, clipping, early_in_training, scripts_of_today
 SECTIONS += below_the_paper, trust_region, gradient, steps, noise, baselines, values, landscapes
-SECTIONS += algorithms, replay, report
+SECTIONS += algorithms, guide, replay, report
 
 
 @pytest.mark.parametrize("section", SECTIONS)
@@ -484,6 +517,7 @@ GIVEN = {
         2513 [2391, 2632]; 2142 [2008, 2279]; 2371 [2316, 2424]; 2043 [1948, 2136]; 2466 [2381, 2549];
         806 [785, 827]; 674 [656, 695]; 831 [798, 869]; 586 [576, 596]; 1030 [979, 1083];
         PPO 2396, PPO-M 2172, TRPO 2124 (4 seeds), TRPO+ 2594 (3 seeds);
+        has 4332 at 1M and 6414 at 8M; in 0.01 nats; its bound, 0.01 nats; above 0.01 nats; 0.8 of it; 0.64 of its KL;
         PPO 4330 and 781, PPO-M 3364 and 3004, TRPO 3285 and 2700;
         move by 0.2 in an iteration; 1 + eps = 1.2; bound 0.13;
         Walker2d, 0.04; iterations 100 to 475; (0.13 nats a step); mean KL above 0.13 nats""",
