@@ -105,6 +105,11 @@ def leave_one_out():
     [hopper, walker2d] = (x["mean"] for of in off for x in of["paired"])
     yield f"without value clipping, {show(hopper)} and {show(walker2d)}, 5 seeds do not tell from nothing"
     assert np.prod(hopper["interval"]) < 0 and np.prod(walker2d["interval"]) < 0
+    less = [
+        worth[env, "reward_scale", True]["by_seed"] - of["paired"][0]["differences"] for env, of in zip(settings, off)
+    ]
+    less = [show(load("rewards").mean_of(x)) for x in less]
+    yield "less than with it by {} on Hopper, perhaps by chance, and by {} on Walker2d".format(*less)
 
 
 def carried_over():
@@ -249,7 +254,7 @@ def below_the_paper():
     schedule, trpo, noforce = measured("clipping/humanoid_checks")["settings"]
     [trpo_plus] = [x for x in measured("clipping/humanoid")["settings"] if x["label"] == "TRPO+"]
     more = load("rewards").difference(np.array(noforce["finals"]), np.array(trpo_plus["finals"]))
-    yield f"(TRPO+ {schedule['mean']['value']:.0f}, 1 seed)"
+    yield f"brings TRPO+ no nearer ({schedule['mean']['value']:.0f}, 1 seed)"
     yield f"TRPO+ reaches {show(noforce['mean'])} (5 seeds), which includes the paper's mean"
     yield f"{show(more)} more than with them may be chance"
     yield f"TRPO stays where it was ({trpo['mean']['value']:.0f}, 1 seed)"
@@ -312,19 +317,36 @@ def trust_region():
         ratios = of(name, "train", "max_ratio")
         assert min(ratios) > 1.2 and len(ratios) == 40
         yield f"{span(ratios, 1)} for {name}"
-    ratios = of("PPO", "train", "max_ratio") + of("PPO-M", "train", "max_ratio")
-    yield f"the largest ratio is {span(ratios, 1)}, above 1.2 at all 80 checkpoints"
+    ratios, trpo = of("PPO", "train", "max_ratio") + of("PPO-M", "train", "max_ratio"), of("TRPO", "train", "max_ratio")
+    assert min(ratios + trpo) > 1.2 and len(ratios + trpo) == 120
+    yield f"above 1.2 at all 120 checkpoints: PPO and PPO-M {span(ratios, 1)}, TRPO {span(trpo, 1)}"
     largest = max(of("PPO", "train", "mean_kl") + of("PPO-M", "train", "mean_kl"))
     yield f"Their mean KL is {largest:.2f} nats at most"
+    peaks, ranks, larger, shares, medians, states = [], [], [], [], [], []
     for path, bound in (("hopper", 0.13), ("walker2d", 0.04)):
-        ppo, ppo_m, trpo = ([x["heldout"]["mean_kl"] for x in seen[path, name]] for name in ("PPO", "PPO-M", "TRPO"))
+        ppo, ppo_m, trpo = ([x["train"]["mean_kl"] for x in seen[path, name]] for name in ("PPO", "PPO-M", "TRPO"))
         iterations = [x["iteration"] for x in seen[path, "PPO"]]
-        assert iterations[np.argmax(ppo)] == 150 and ppo[-1] < ppo[0]
+        assert ppo[-1] < ppo[0]
+        peaks.append(iterations[np.argmax(ppo)])
         rank = stats.spearmanr(iterations, ppo_m)
-        yield f"{rank.statistic:.2f} (p = {rank.pvalue:.3f})"
-        yield f"{sum(x > y for x, y in zip(ppo, ppo_m))} of 20"
-        assert max(x["train"]["mean_kl"] for x in seen[path, "TRPO"]) <= bound
-        yield f"at {sum(x > bound for x in trpo)} of 20 checkpoints, {max(trpo):.3f} at most"
+        ranks.append(f"{rank.statistic:.2f} (p = {rank.pvalue:.3f})")
+        of_two = [x > y for x, y in zip(ppo, ppo_m)]
+        larger.append(f"{sum(of_two)} of 20")
+        assert not any(of_two[-3:]) and sum(of_two[:16]) >= 12  # "mostly", "none of the last three"
+        shares.append(f"{max(ppo_m) / bound:.2f}")
+        assert max(trpo) <= bound
+        medians.append(f"{np.median(trpo) / bound:.2f}")
+        states.append(span([x["train"]["max_kl"] / bound for x in seen[path, "TRPO"]]))
+        heldout = [x["heldout"]["mean_kl"] for x in seen[path, "TRPO"]]
+        yield f"at {sum(x > bound for x in heldout)} of 20 checkpoints, {max(heldout):.3f} at most"
+    yield "Hopper peak at iteration {}, Walker2d at {} of 488".format(*peaks)
+    yield "is largest at iteration {} on Hopper, at {} on Walker2d".format(*peaks)
+    yield "rank correlation with the iteration {}, {}".format(*ranks)
+    yield "rank correlation with the iteration {} on Hopper, {} on Walker2d".format(*ranks)
+    yield "PPO's is the larger of the two at {} and at {} checkpoints".format(*larger)
+    yield "at most {} (Hopper) and {} (Walker2d) of TRPO's bound".format(*shares)
+    yield "half of them below {} and {} of it".format(*medians)
+    yield "Hopper {} times, Walker2d {} times".format(*states)
     yield f"its ratios reach {max(of('TRPO', 'train', 'max_ratio')):.0f}, its largest KL in one state"
     yield f"{max(of('TRPO', 'train', 'max_kl')):.0f} nats"
 
@@ -344,6 +366,13 @@ def gradient():
             if name == "PPO":
                 start, *rest = cells
                 yield f"{env} {start} pairs at iteration 0, then {', '.join(rest)}"
+    above = {}  # the iterations up to which Humanoid's interval is above Walker2d's
+    for name, of in by_agent("gradient/humanoid").items():
+        both = zip(of, by_agent("gradient/walker2d")[name], strict=True)
+        apart = [bounds(x)[0] > bounds(y)[1] for x, y in both]
+        assert apart == sorted(apart, reverse=True)
+        above[name] = of[sum(apart) - 1]["iteration"]
+    yield "Walker2d's intervals are below up to iteration {PPO} (PPO), {TRPO} (TRPO)".format(**above)
     humanoid = [x for x in measured("gradient/humanoid") if x["iteration"] > 0]
     yield f"Humanoid {span([x['variance']['value network'][0]['mean'] for x in humanoid], 2)}"
 
@@ -361,6 +390,17 @@ def noise():
     for iteration in (25, 150):
         [cell] = [x for x in cells["PPO"] if x["iteration"] == iteration]
         yield f"PPO, iteration {iteration}: {gradient.describe([cell]).split(', and with')[0]}"
+    above = []  # at each later checkpoint, whether it is known to be above the first
+    for path in ("hopper", "walker2d"):
+        later = []
+        for start, *rest in by_agent(f"noise/{path}").values():
+            assert start["iteration"] == 0 and len(rest) == 8
+            above += [bounds(x)[0] > bounds(start)[1] for x in rest]
+            later += [x["noise_scale"]["value network"] for x in rest]
+    [again] = [x for x in by_agent("noise/walker2d")["PPO"] if x["iteration"] == 150]
+    yield f"at 150 PPO's on Walker2d is {pairs(again['noise_scale']['value network'])} from these"
+    yield f"known to be above iteration 0's at {sum(above)} of {len(above)} later checkpoints"
+    yield f"is at most {max(2048 / (x['pairs'] or x['interval'][0]) for x in later):.2f} of it later"  # Walker2d's
     late = [x["noise_scale"]["value network"] for of in cells.values() for x in of if x["iteration"] >= 200]
     batches = [(x["pairs"] or x["interval"][0]) / 2048 for x in late]  # where it is unbounded, the least that it is
     assert min(batches) > 5
@@ -409,6 +449,12 @@ def baselines():
                 yield f"{pairs(scales[1])} for {pairs(scales[0])}"
 
 
+def bounds(cell):
+    """Both ends of a noise scale's interval; where it has no upper one, infinity."""
+    low, high = cell["noise_scale"]["value network"]["interval"]
+    return low, np.inf if high is None else high
+
+
 def pairs(noise):
     """A noise scale, 16,000 [10,000, 24,000], or the least that it is."""
     digits, (low, high) = load("gradient").two_digits, noise["interval"]
@@ -417,26 +463,37 @@ def pairs(noise):
     return f"{digits(noise['pairs'])} [{digits(low)}, {digits(high)}]"
 
 
+SIGNS = {("TRPO", 50_000): 1}  # CL: along the other late steps the reward falls
+
+
 def landscapes():
-    norms, starts = [], []
-    for env in ("Walker2d", "Hopper"):
+    first, last, starts, claims = [], [], [], {}  # by claim: {verdict: environments}
+    for env in ("Hopper", "Walker2d"):
         cells = [x for x in measured(f"landscapes/{env.lower()}") if x["random"] == 0]
         assert min(x["surrogate"] for x in cells if 0 < x["step"] < 3) > 0
-        norms += [x["step_norm"] for x in cells]
+        last += cells
         for name in ("PPO", "PPO-M", "TRPO"):
             of = {(x["step_pairs"], x["step"]): x for x in cells if agent(x) == name}
             changes = {key: show(x["change"]) for key, x in of.items()}
             row = f"| {env}-v5, {name} | {show(of[2000, 0])} |"
             yield row + "".join(f" {changes[n, step]} |" for n in (2000, 50_000) for step in (1, 2))
-            if name != "PPO-M":
-                for n in (2000, 50_000):
-                    yield f"{env} {changes[n, 1]}, after twice the step {changes[n, 2]}"
+            for n in (2000, 50_000) if name != "PPO-M" else ():
+                yield f"{env} {changes[n, 1]}, after twice the step {changes[n, 2]}"
+                low, high = sorted(x * SIGNS.get((name, n), -1) for x in of[n, 1]["change"]["interval"])
+                verdict = "holds" if low > 0 else "does not" if high < 0 else "cannot tell"
+                claims.setdefault((name, n), {}).setdefault(verdict, []).append(env)
         start = [x for x in measured(f"landscapes/{env.lower()}_start") if (x["step"], x["random"]) == (1, 0)]
         assert min(x["surrogate"] for x in start) > 0
         starts += [x["change"] for x in start]
+        first += start
     assert len(starts) == 12 and min(x["interval"][0] for x in starts) > 0
     yield f"all 12 steps at iteration 0 raise both, the reward by {span([x['mean'] for x in starts])}"
-    yield f"at iteration 300 steps have norms of {span(norms, 2)}"
+    for (name, n), verdicts in claims.items():
+        found = "; ".join(f"{', '.join(envs)}: {verdict}" for verdict, envs in verdicts.items())
+        yield f"| {name}, late, step from {'few' if n == 2000 else 'many'} pairs: ", f"| {found} |"
+    cells = last, first, [x for x in first if agent(x) == "PPO"]
+    late, early, ppo = ([2 / x["step_norm"] for x in of] for of in cells)
+    yield f"at iteration 300, {span(late)}; at iteration 0, {span(early)}, of which PPO's {span(ppo, 1)}"
 
 
 def algorithms():
@@ -510,8 +567,9 @@ def test_the_pages_quote_what_was_measured(section):
 # What is written like a measured number and has no file: settings, definitions, results of the papers and of their
 # code, and speeds.
 GIVEN = {
-    "README.md": """Python 3.11; ICLR 2020; (2018); Lehmann, 2024; gains sqrt(2), 0.01 (policy); prints 2.5 (Hopper);
-        its KL of the std is 0.5; half of what TRPO allows (0.04); 0.67 | 5.0 times; 0.46 | 8.3 times; 0.72 | 4.1 times;
+    "README.md": """Python 3.11; ICLR 2020; (2018; TPG); Lehmann, 2024; gains sqrt(2), 0.01 (policy);
+        prints 2.5 (Hopper); its KL of the std is 0.5; half of what TRPO allows (0.04);
+        0.67 | 5.0 times; 0.46 | 8.3 times; 0.72 | 4.1 times;
         6,300 to 8,100 steps a second; 5,500 to 6,150; 6,400 to 7,160""",
     "figures/README.md": """Gymnasium 1.4, MuJoCo 4.0; 242, 47, −224; −56, 99, 88; 425, 142, −25; about 0.5 on Walker2d;
         from 0.1 to 0.05;
@@ -519,7 +577,8 @@ GIVEN = {
         2513 [2391, 2632]; 2142 [2008, 2279]; 2371 [2316, 2424]; 2043 [1948, 2136]; 2466 [2381, 2549];
         806 [785, 827]; 674 [656, 695]; 831 [798, 869]; 586 [576, 596]; 1030 [979, 1083];
         PPO 2396, PPO-M 2172, TRPO 2124 (4 seeds), TRPO+ 2594 (3 seeds);
-        has 4332 at 1M and 6414 at 8M; in 0.01 nats; its bound, 0.01 nats; above 0.01 nats; 0.8 of it; 0.64 of its KL;
+        has 4332 at 1M and 6414 at 8M; TPG sec. 5.4; CL's agents without a baseline (sec. 2.2);
+        prints 421 as Hopper's ACLI; in 0.01 nats; its bound, 0.01 nats; above 0.01 nats; 0.8 of it; 0.64 of its KL;
         PPO 4330 and 781, PPO-M 3364 and 3004, TRPO 3285 and 2700;
         move by 0.2 in an iteration; 1 + eps = 1.2; bound 0.13;
         Walker2d, 0.04; iterations 100 to 475; (0.13 nats a step); mean KL above 0.13 nats""",
