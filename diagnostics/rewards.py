@@ -499,7 +499,7 @@ def draw_curves(settings: list[dict[str, Any]], name: str, path: Path, **y_axis:
         axis, curve = axes[0, env_ids.index(cell["env_id"])], cell[name]
         x, style = np.array(curve["steps"]) / 1e6, styles[cell["label"]]
         axis.plot(x, curve["mean"], **style, markevery=10)
-        if len(styles) <= len(COLOURS) and "low" in curve:
+        if len(styles) <= len(COLOURS) and len(cell["seeds"]) > 2:  # of two runs it would fill the panel
             axis.fill_between(x, curve["low"], curve["high"], color=style["color"], alpha=0.2, linewidth=0)
     for axis, env_id in zip(axes[0], env_ids):
         axis.set(title=env_id, xlabel="steps (millions)")
