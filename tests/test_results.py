@@ -193,6 +193,19 @@ FEW = load("rewards").FEW  # seeds: below, a bootstrap is too narrow
 CLAIMED = {"PPO - PPO-M": 1, "TRPO+ - TRPO": 1, "ACLI - AAI": 1, "PPO - PPO-NoClip": -1, "PPO-NoClip - PPO-M": 1}
 
 
+def verdict(interval, sign):
+    """Of a claim that a difference is above 0 (sign 1), below 0 (-1), or none (0)."""
+    low, high = interval
+    if low <= 0 <= high:
+        return "cannot tell"
+    return "holds" if sign * (low + high) > 0 else "does not"
+
+
+def by_verdict(verdicts):
+    """Walker2d, Hopper: cannot tell; Humanoid: holds."""
+    return "; ".join(f"{', '.join(places)}: {found}" for found, places in verdicts.items())
+
+
 def clipping():
     """IM's Tables 2 and 3: the means, and the differences that the claims are about."""
     claims, rows = {}, {}  # by difference, by agent: a text for each environment
@@ -203,12 +216,9 @@ def clipping():
         yield f"{place}-v4, {seeds} seeds"
         found = differences(of, cell)
         for name, x in found.items():
-            low, high = x["interval"]
-            agrees = CLAIMED.get(name, 0) * (low + high) > 0
-            verdict = "cannot tell" if low <= 0 <= high else "holds" if agrees else "does not"
             said = claims.setdefault(name, ([], {}))
             said[0].append(f"{place} {show(x)}")
-            said[1].setdefault(verdict, []).append(place)
+            said[1].setdefault(verdict(x["interval"], CLAIMED.get(name, 0)), []).append(place)
         for x in results["settings"]:
             rows.setdefault(f"| {x['label']} |", []).append(f" {show(x['mean'])} |")
         for name in ("AAI", "ACLI"):
@@ -224,8 +234,7 @@ def clipping():
     yield f"of the {len(claims)} rows above Walker2d decides none, Hopper {decided[1]}, Humanoid {decided[2]}"
     assert decided[0] == 0
     for name, (texts, verdicts) in claims.items():
-        verdict = "; ".join(f"{', '.join(places)}: {verdict}" for verdict, places in verdicts.items())
-        yield name.replace(" - ", " − "), ", ".join(texts), f"| {verdict} |"
+        yield name.replace(" - ", " − "), ", ".join(texts), f"| {by_verdict(verdicts)} |"
     yield from ((row, *cells) for row, cells in rows.items())
 
 
@@ -386,18 +395,18 @@ def steps():
 
 
 def noise():
-    gradient, cells = load("gradient"), by_agent("noise/hopper")
+    gradient, cells, walker2d = load("gradient"), by_agent("noise/hopper"), by_agent("noise/walker2d")
     for iteration in (25, 150):
         [cell] = [x for x in cells["PPO"] if x["iteration"] == iteration]
         yield f"PPO, iteration {iteration}: {gradient.describe([cell]).split(', and with')[0]}"
     above = []  # at each later checkpoint, whether it is known to be above the first
-    for path in ("hopper", "walker2d"):
+    for by_name in (cells, walker2d):
         later = []
-        for start, *rest in by_agent(f"noise/{path}").values():
+        for start, *rest in by_name.values():
             assert start["iteration"] == 0 and len(rest) == 8
             above += [bounds(x)[0] > bounds(start)[1] for x in rest]
             later += [x["noise_scale"]["value network"] for x in rest]
-    [again] = [x for x in by_agent("noise/walker2d")["PPO"] if x["iteration"] == 150]
+    [again] = [x for x in walker2d["PPO"] if x["iteration"] == 150]
     yield f"at 150 PPO's on Walker2d is {pairs(again['noise_scale']['value network'])} from these"
     yield f"known to be above iteration 0's at {sum(above)} of {len(above)} later checkpoints"
     yield f"is at most {max(2048 / (x['pairs'] or x['interval'][0]) for x in later):.2f} of it later"  # Walker2d's
@@ -498,9 +507,8 @@ def landscapes():
             yield row + "".join(f" {changes[n, step]} |" for n in (2000, 50_000) for step in (1, 2))
             for n in (2000, 50_000) if name != "PPO-M" else ():
                 yield f"{env} {changes[n, 1]}, after twice the step {changes[n, 2]}"
-                low, high = sorted(x * SIGNS.get((name, n), -1) for x in of[n, 1]["change"]["interval"])
-                verdict = "holds" if low > 0 else "does not" if high < 0 else "cannot tell"
-                claims.setdefault((name, n), {}).setdefault(verdict, []).append(env)
+                found = verdict(of[n, 1]["change"]["interval"], SIGNS.get((name, n), -1))
+                claims.setdefault((name, n), {}).setdefault(found, []).append(env)
         start = [x for x in measured(f"landscapes/{env.lower()}_start") if (x["step"], x["random"]) == (1, 0)]
         assert min(x["surrogate"] for x in start) > 0
         starts += [x["change"] for x in start]
@@ -508,8 +516,7 @@ def landscapes():
     assert len(starts) == 12 and min(x["interval"][0] for x in starts) > 0
     yield f"all 12 steps at iteration 0 raise both, the reward by {span([x['mean'] for x in starts])}"
     for (name, n), verdicts in claims.items():
-        found = "; ".join(f"{', '.join(envs)}: {verdict}" for verdict, envs in verdicts.items())
-        yield f"| {name}, late, step from {'few' if n == 2000 else 'many'} pairs: ", f"| {found} |"
+        yield f"| {name}, late, step from {'few' if n == 2000 else 'many'} pairs: ", f"| {by_verdict(verdicts)} |"
     cells = last, first, [x for x in first if agent(x) == "PPO"]
     late, early, ppo = ([2 / x["step_norm"] for x in of] for of in cells)
     yield f"at iteration 300, {span(late)}; at iteration 0, {span(early)}, of which PPO's {span(ppo, 1)}"
@@ -534,12 +541,11 @@ def algorithms():
 
 def guide():
     """GUIDE's five algorithms with its settings, two seeds: returns through 8M steps, and an iteration's KL."""
-    kls = {}  # in 0.01 nats, by million steps, after 1M
+    steps, kls = {}, {}  # by algorithm, after 1M steps: million steps, and KLs in 0.01 nats
     for x in measured("guide/rewards")["settings"]:
         assert x["seeds"] == [1, 2]
-        kls[x["algo"]] = {
-            step / 1e6: y / 0.01 for step, y in zip(x["kl"]["steps"], x["kl"]["mean"]) if step > 1_000_000
-        }
+        million, kl = np.array(x["kl"]["steps"]) / 1e6, np.array(x["kl"]["mean"]) / 0.01
+        steps[x["algo"]], kls[x["algo"]] = million[million > 1], kl[million > 1]
     at = {}  # the return of each seed, by algorithm and million steps
     for x in sorted(measured("guide/evaluate"), key=lambda x: x["run"]):
         assert x["deterministic"] and x["episodes"] == 10 and x["run"][-7:] in ("__seed1", "__seed2")
@@ -552,13 +558,13 @@ def guide():
     names = dict(reinforce="REINFORCE", a2c="A2C", trpo_plus="TRPO", ppo="PPO", vmpo="V-MPO")
     ends, spans, beyond = {}, {}, {}
     for algo, name in names.items():
-        of = kls[algo].values()
+        of = kls[algo].tolist()
         ends[algo], spans[algo] = both(algo, 8), span(of, 4 if algo == "reinforce" else 2)
         beyond[algo] = f"{sum(x > 1 for x in of)} of {len(of)}"
         yield f"| {name} | {both(algo, 1)} | {ends[algo]} | {spans[algo]} | {beyond[algo]} |"
     yield "PPO {ppo}; V-MPO {vmpo}; TRPO {trpo_plus}; A2C {a2c}; REINFORCE {reinforce}".format(**ends)
     yield "TRPO {trpo_plus}, REINFORCE {reinforce}, A2C {a2c}".format(**spans)
-    ratios = {algo: plain(max(x.values()) / min(x.values()), 1) for algo, x in kls.items()}
+    ratios = {algo: plain(max(x) / min(x), 1) for algo, x in kls.items()}
     yield "TRPO {trpo_plus}, V-MPO {vmpo}, PPO {ppo}".format(**ratios)
     yield f"V-MPO's is above the bound at {beyond['vmpo']} places"
     best = [[max(names, key=lambda x: at.get((x, m), (0, 0))[seed]) for m in range(1, 9)] for seed in (0, 1)]
@@ -579,9 +585,9 @@ def guide():
     for algo, million in at:  # "REINFORCE is last from 2M on"
         if algo == "reinforce" and million >= 2:
             assert all(at[algo, million][seed] < at["a2c", million][seed] for seed in (0, 1))
-    of_both = list(zip(kls["trpo_plus"].values(), kls["a2c"].items()))
-    assert round(of_both[0][0] / of_both[0][1][1], -1) == 50  # "a fiftieth of TRPO's at 1M steps"
-    yield f"as large at {min(step for x, (step, y) in of_both if y > x):.1f}M"
+    relative = kls["a2c"] / kls["trpo_plus"]
+    assert round(1 / relative[0], -1) == 50  # "a fiftieth of TRPO's at 1M steps"
+    yield f"as large at {steps['a2c'][np.argmax(relative > 1)]:.1f}M"
 
 
 SECTIONS = learning, leave_one_out, carried_over, noise_of_the_nine, clipping, early_in_training, scripts_of_today
