@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every experiment of the papers, by name: diagnostics/experiments.py, with the Python that is active here.
+# The papers' experiments, by name: diagnostics/experiments.py, with the Python that is active here.
 set -euo pipefail
 here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 python=$(command -v python || command -v python3) || {

@@ -5,7 +5,7 @@
 # ///
 """PPO-M: the core of PPO (Schulman et al. 2017) and nothing else, as "Implementation Matters in Deep Policy Gradients"
 (Engstrom, Ilyas et al., ICLR 2020; "IM" below) defines it in Table 1. The one to read first and to copy from: a
-Gaussian policy and a value network, GAE, the clipped surrogate, Adam.
+Gaussian policy and a value network, GAE, the clipped surrogate, Adam. The defaults are those of its Table 6 for Hopper.
 "Released" is the code that the authors of IM published beside the paper.
 
     python algos/ppo_m.py                                       # Hopper-v5, 1M steps
@@ -43,7 +43,7 @@ import mujoco
 import numpy as np
 import torch
 import tyro
-from gymnasium.envs.mujoco import MujocoEnv
+from gymnasium.wrappers import OrderEnforcing, TimeLimit
 from torch import Tensor, nn
 
 # scan: a loop that stays a loop when compiled. A prototype of torch's, but with it the 640 minibatch steps of PPO's
@@ -131,7 +131,8 @@ def rollout(args: Args, state: State) -> dict[str, Any]:
             action = policy_mean(actor.obs) + noise[t]
             obs.append(actor.obs)
             actions.append(action)
-            # Not clipped: MuJoCo limits the controls itself, and the density is that of the action as it was drawn.
+            # Not clipped: the density is that of the action as it was drawn. MuJoCo limits the controls itself, but the
+            # reward's control cost is that of the whole action: of Humanoid's first ones 8 times as large.
             next_obs, reward, terminated, truncated, _ = actor.env.step(action)
             actor.obs = next_obs.astype(np.float32)
             actor.episode_return += float(reward)
@@ -195,7 +196,7 @@ def estimate_advantages(args: Args, state: State, experience: dict[str, Any]) ->
     advantages = torch.from_numpy(sums).float()
 
     batch = dict(obs=obs, actions=actions, advantages=advantages, value_targets=advantages + old_values)
-    batch |= dict(old_means=old_policy.mean, old_stds=old_policy.stddev.clone(), old_values=old_values)
+    batch |= dict(old_means=old_policy.mean, old_stds=old_policy.stddev, old_values=old_values)
     batch |= dict(old_log_probs=old_policy.log_prob(actions))
     return batch
 
@@ -232,6 +233,7 @@ def update(args: Args, state: State, batch: dict[str, Tensor]) -> dict[str, floa
         max_kl=kls.max(),
         max_ratio=ratios.max(),
         clip_fraction=((ratios - 1).abs() > args.clip_eps).float().mean(),
+        # Of the critic before this fit.
         explained_variance=1 - (batch["value_targets"] - batch["old_values"]).var() / batch["value_targets"].var(),
         policy_lr=args.policy_lr,
         value_lr=args.value_lr,
@@ -490,10 +492,10 @@ def pack(part: Any) -> Any:
 
 
 def pack_actor(actor: Actor) -> dict[str, Any]:
-    """An actor and the exact state of its MuJoCo environment; of another environment, and before the first reset, obs
-    is None, so that a new episode begins."""
+    """An actor and the exact state of its simulator; of an environment that may have other state, and before the first
+    reset, obs is None, so that a new episode begins."""
     env, saved = actor.env.unwrapped, vars(actor) | dict(env=None)
-    if not isinstance(env, MujocoEnv) or actor.obs is None:
+    if actor.obs is None or not has_only_physics(actor.env):
         return saved | dict(obs=None)
     physics = torch.empty(mujoco.mj_stateSize(env.model, mujoco.mjtState.mjSTATE_INTEGRATION), dtype=torch.float64)
     mujoco.mj_getState(env.model, env.data, physics.numpy(), mujoco.mjtState.mjSTATE_INTEGRATION)
@@ -501,6 +503,14 @@ def pack_actor(actor: Actor) -> dict[str, Any]:
     xpos, xipos = torch.tensor(env.data.xpos), torch.tensor(env.data.xipos)
     saved["env"] = dict(physics=physics, xpos=xpos, xipos=xipos, rng=pack(env.np_random))
     return saved | dict(obs=torch.from_numpy(actor.obs))
+
+
+def has_only_physics(env: gym.Env) -> bool:
+    """Whether the simulator's state is all there is to restore: in Gymnasium's MuJoCo environments. A class or wrapper
+    of one's own may also count steps or move a goal, and that would silently be lost."""
+    while isinstance(env, TimeLimit | OrderEnforcing):
+        env = env.env
+    return type(env).__module__.startswith("gymnasium.envs.mujoco.")
 
 
 def restore(state: State, checkpoint: dict[str, Any]) -> None:
@@ -610,10 +620,14 @@ def open_run(args: Args, state: State) -> Iterator[SimpleNamespace]:
         if checkpoints and not args.overwrite:
             checkpoint = load_checkpoint(checkpoints[-1])
             check_identity(args, folder, checkpoint)
-            restore(state, checkpoint)
+            try:
+                restore(state, checkpoint)
+            except (KeyError, RuntimeError, ValueError) as error:  # networks or State were edited
+                text = " ".join(str(error).split())
+                stop(f"{folder} does not fit this script ({text}); choose another --run-name, or --overwrite")
             print(f"{folder}: continuing from iteration {state.iteration}", flush=True)
             if state.iteration > 0 and any(actor.obs is None for actor in state.actors):
-                print("not a MuJoCo environment: new episodes begin, not an exact continuation", file=sys.stderr)
+                print("not one of Gymnasium's MuJoCo environments: new episodes, not the same bits", file=sys.stderr)
         else:
             for path in [*checkpoints, *folder.glob("events.out.tfevents.*")]:
                 path.unlink()

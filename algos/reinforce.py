@@ -11,7 +11,7 @@ of IM published beside the paper.
 
     python algos/reinforce.py                                   # Hopper-v5, 1M steps
     python algos/reinforce.py --env-id Walker2d-v5 --seed 3     # another environment, another seed
-    python algos/reinforce.py --baseline none                   # Williams' plain estimate
+    python algos/reinforce.py --baseline none                   # no baseline, as in GUIDE
 
 The same command again continues an interrupted run from its newest checkpoint, to the same bits.
 """
@@ -45,7 +45,7 @@ import mujoco
 import numpy as np
 import torch
 import tyro
-from gymnasium.envs.mujoco import MujocoEnv
+from gymnasium.wrappers import OrderEnforcing, TimeLimit
 from torch import Tensor, nn
 
 # scan: a loop that stays a loop when compiled. A prototype of torch's, but with it the 640 minibatch steps of PPO's
@@ -67,7 +67,7 @@ class Args:
 
     # Of the nine optimizations, in IM's order, those that need no critic.
     reward_scale: bool = True  # (2) divide rewards by a running standard deviation
-    reward_scale_by: Literal["returns", "rewards"] = "returns"  # (2) that of discounted returns, or of rewards
+    reward_scale_by: Literal["returns", "rewards"] = "returns"  # (2) std of discounted returns; rewards: standardized
     orthogonal_init: bool = True  # (3) orthogonal initialization with layer-wise gains; off: Xavier uniform
     anneal_lr: bool = True  # (4) let the learning rate decay linearly to 0
     reward_clip: bool = True  # (5) clip the (scaled) rewards
@@ -129,8 +129,8 @@ def rollout(args: Args, state: State) -> dict[str, Any]:
 
     Returns arrays over all B >= num_envs * num_steps pairs, actor after actor: obs [B, obs] as the network sees them,
     actions [B, action], rewards [B] scaled and clipped, terminations [B], truncations [B] (time limits), final_obs
-    [number of truncations, obs]: the observation after each truncated step; and episodes: raw return and length of each
-    episode."""
+    [number of truncations, obs]: the observation after each truncated step, which only the other scripts' critics need;
+    and episodes: raw return and length of each episode. Never returns where no episode ends."""
     obs, actions, rewards, terminations, truncations, final_obs, episodes = [], [], [], [], [], [], []
     policy_mean = numpy_forward(state.policy.mean, numpy_activation(args))
     std = state.policy.log_std.detach().exp().numpy()
@@ -148,7 +148,8 @@ def rollout(args: Args, state: State) -> dict[str, Any]:
             t += 1
             obs.append(actor.obs)
             actions.append(action)
-            # Not clipped: MuJoCo limits the controls itself, and the density is that of the action as it was drawn.
+            # Not clipped: the density is that of the action as it was drawn. MuJoCo limits the controls itself, but the
+            # reward's control cost is that of the whole action: of Humanoid's first ones 8 times as large.
             env_action = squash(actor.env, action) if args.squash_action else action
             next_obs, reward, terminated, truncated, _ = actor.env.step(env_action)
             actor.obs = observe(args, state.obs_stats, next_obs)
@@ -237,7 +238,7 @@ def estimate_advantages(args: Args, state: State, experience: dict[str, Any]) ->
     advantages = returns - returns.mean() if args.baseline == "mean" else returns
 
     batch = dict(obs=obs, actions=actions, advantages=advantages, value_targets=returns)
-    batch |= dict(old_means=old_policy.mean, old_stds=old_policy.stddev.clone())
+    batch |= dict(old_means=old_policy.mean, old_stds=old_policy.stddev)
     batch |= dict(old_log_probs=old_policy.log_prob(actions))
     if args.squash_action:
         # One draw for the whole update: inside the compiled loop there are no random numbers.
@@ -286,9 +287,10 @@ def policy_loss(args: Args, policy: Callable, batch: dict[str, Tensor]) -> Tenso
 
 
 def objective(args: Args, policy: Callable, batch: dict[str, Tensor]) -> Tensor:
-    """What the policy step maximizes: the score-function surrogate, whose gradient is the policy gradient's estimate
-    (Williams 1992), plus the entropy bonus. `policy` maps observations [B, obs] to distributions of actions: the
-    network, or it with other parameters."""
+    """What the policy step maximizes: the score-function surrogate, whose gradient at the policy that acted is the
+    policy gradient's estimate (Williams 1992), plus the entropy bonus. Returns are not normalized, as in Williams' and
+    GUIDE's. No ratio corrects for the steps since: with more epochs the policy collapses (GUIDE B.3).
+    `policy` maps observations [B, obs] to distributions of actions: the network, or it with other parameters."""
     pi = policy(batch["obs"])
     surrogate = (pi.log_prob(batch["actions"]) * batch["advantages"]).mean()
     return surrogate + args.entropy_coef * action_entropy(args, pi, batch).mean()
@@ -559,10 +561,10 @@ def pack(part: Any) -> Any:
 
 
 def pack_actor(actor: Actor) -> dict[str, Any]:
-    """An actor and the exact state of its MuJoCo environment; of another environment, and before the first reset, obs
-    is None, so that a new episode begins."""
+    """An actor and the exact state of its simulator; of an environment that may have other state, and before the first
+    reset, obs is None, so that a new episode begins."""
     env, saved = actor.env.unwrapped, vars(actor) | dict(env=None)
-    if not isinstance(env, MujocoEnv) or actor.obs is None:
+    if actor.obs is None or not has_only_physics(actor.env):
         return saved | dict(obs=None)
     physics = torch.empty(mujoco.mj_stateSize(env.model, mujoco.mjtState.mjSTATE_INTEGRATION), dtype=torch.float64)
     mujoco.mj_getState(env.model, env.data, physics.numpy(), mujoco.mjtState.mjSTATE_INTEGRATION)
@@ -570,6 +572,14 @@ def pack_actor(actor: Actor) -> dict[str, Any]:
     xpos, xipos = torch.tensor(env.data.xpos), torch.tensor(env.data.xipos)
     saved["env"] = dict(physics=physics, xpos=xpos, xipos=xipos, rng=pack(env.np_random))
     return saved | dict(obs=torch.from_numpy(actor.obs))
+
+
+def has_only_physics(env: gym.Env) -> bool:
+    """Whether the simulator's state is all there is to restore: in Gymnasium's MuJoCo environments. A class or wrapper
+    of one's own may also count steps or move a goal, and that would silently be lost."""
+    while isinstance(env, TimeLimit | OrderEnforcing):
+        env = env.env
+    return type(env).__module__.startswith("gymnasium.envs.mujoco.")
 
 
 def restore(state: State, checkpoint: dict[str, Any]) -> None:
@@ -679,10 +689,14 @@ def open_run(args: Args, state: State) -> Iterator[SimpleNamespace]:
         if checkpoints and not args.overwrite:
             checkpoint = load_checkpoint(checkpoints[-1])
             check_identity(args, folder, checkpoint)
-            restore(state, checkpoint)
+            try:
+                restore(state, checkpoint)
+            except (KeyError, RuntimeError, ValueError) as error:  # networks or State were edited
+                text = " ".join(str(error).split())
+                stop(f"{folder} does not fit this script ({text}); choose another --run-name, or --overwrite")
             print(f"{folder}: continuing from iteration {state.iteration}", flush=True)
             if state.iteration > 0 and any(actor.obs is None for actor in state.actors):
-                print("not a MuJoCo environment: new episodes begin, not an exact continuation", file=sys.stderr)
+                print("not one of Gymnasium's MuJoCo environments: new episodes, not the same bits", file=sys.stderr)
         else:
             for path in [*checkpoints, *folder.glob("events.out.tfevents.*")]:
                 path.unlink()
@@ -748,9 +762,8 @@ def main(argv: list[str] | None = None) -> None:
     batch_size = args.num_envs * args.num_steps
     if args.total_timesteps < batch_size:
         stop(f"--total-timesteps {args.total_timesteps}: less than one iteration, num_envs * num_steps = {batch_size}")
-    if batch_size % args.num_minibatches:
-        text = f"num_envs * num_steps = {batch_size} must divide evenly into minibatches"
-        stop(f"--num-minibatches {args.num_minibatches}: {text}")
+    if args.num_minibatches > batch_size:  # not more: the batch is larger, by whole episodes, and divides as it happens
+        stop(f"--num-minibatches {args.num_minibatches}: more than num_envs * num_steps = {batch_size}")
     torch.set_num_threads(1)  # the networks are too small for more: many runs are many processes, one a core
     if args.compile and not can_compile():
         print("torch.compile does not work here (no C++ compiler?); going on with --no-compile", file=sys.stderr)

@@ -10,7 +10,7 @@ with its KL schedule; the defaults are those of its Table 6 for Hopper.
 
     python algos/trpo_plus.py                                   # Hopper-v5, 1M steps
     python algos/trpo_plus.py --env-id Walker2d-v5 --seed 3     # another environment, another seed
-    python algos/trpo_plus.py --max-kl-final 0.07               # the KL schedule that IM describes
+    python algos/trpo_plus.py --max-kl-final 0.07               # as configured in the released code, where it never ran
 
 The same command again continues an interrupted run from its newest checkpoint, to the same bits.
 """
@@ -44,7 +44,7 @@ import mujoco
 import numpy as np
 import torch
 import tyro
-from gymnasium.envs.mujoco import MujocoEnv
+from gymnasium.wrappers import OrderEnforcing, TimeLimit
 from torch import Tensor, nn
 
 # scan: a loop that stays a loop when compiled. A prototype of torch's, but with it the 640 minibatch steps of PPO's
@@ -68,7 +68,7 @@ class Args:
     value_clip: bool = False  # (1) clip the change of the value prediction in the value loss
     value_clip_eps: float = 0.2  # largest change of a value prediction that (1) lets count
     reward_scale: bool = True  # (2) divide rewards by a running standard deviation
-    reward_scale_by: Literal["returns", "rewards"] = "returns"  # (2) that of discounted returns, or of rewards
+    reward_scale_by: Literal["returns", "rewards"] = "returns"  # (2) std of discounted returns; rewards: standardized
     orthogonal_init: bool = True  # (3) orthogonal initialization with layer-wise gains; off: Xavier uniform
     anneal_lr: bool = False  # (4) let the learning rate of the value network decay linearly to 0
     reward_clip: bool = True  # (5) clip the (scaled) rewards
@@ -86,7 +86,7 @@ class Args:
     num_minibatches: int = 32  # minibatches that an epoch of the value update divides the batch into
     value_epochs: int = 10  # passes of the value update over the batch
     value_lr: float = 2e-4  # Adam learning rate of the value network
-    max_kl: float = 0.04  # delta: largest mean KL(old || new) of a step, in nats; sb3-contrib's is ours / actions
+    max_kl: float = 0.04  # delta: largest mean KL(old || new) of a step, in nats; sb3-contrib's: ours / action size
     max_kl_final: float | None = None  # delta at the end of training, reached linearly; default: max_kl throughout
     fisher_fraction: float = 0.1  # fraction of the batch's states that Fisher-vector products average over
     cg_steps: int = 10  # steps of conjugate gradient
@@ -155,7 +155,8 @@ def rollout(args: Args, state: State) -> dict[str, Any]:
             action = policy_mean(actor.obs) + noise[t]
             obs.append(actor.obs)
             actions.append(action)
-            # Not clipped: MuJoCo limits the controls itself, and the density is that of the action as it was drawn.
+            # Not clipped: the density is that of the action as it was drawn. MuJoCo limits the controls itself, but the
+            # reward's control cost is that of the whole action: of Humanoid's first ones 8 times as large.
             env_action = squash(actor.env, action) if args.squash_action else action
             next_obs, reward, terminated, truncated, _ = actor.env.step(env_action)
             actor.obs = observe(args, state.obs_stats, next_obs)
@@ -257,7 +258,7 @@ def estimate_advantages(args: Args, state: State, experience: dict[str, Any]) ->
     advantages = torch.from_numpy(sums).float()
 
     batch = dict(obs=obs, actions=actions, advantages=advantages, value_targets=advantages + old_values)
-    batch |= dict(old_means=old_policy.mean, old_stds=old_policy.stddev.clone(), old_values=old_values)
+    batch |= dict(old_means=old_policy.mean, old_stds=old_policy.stddev, old_values=old_values)
     batch |= dict(old_log_probs=old_policy.log_prob(actions))
     if args.squash_action:
         # One draw for the whole update: inside the compiled loop there are no random numbers.
@@ -302,6 +303,7 @@ def update(args: Args, state: State, batch: dict[str, Tensor]) -> dict[str, floa
         mean_kl=kls.mean(),
         max_kl=kls.max(),
         max_ratio=ratios.max(),
+        # Of the critic before this fit.
         explained_variance=1 - (batch["value_targets"] - batch["old_values"]).var() / batch["value_targets"].var(),
         value_lr=value_lr,
         value_grad_norm=v_norms.mean(),
@@ -442,6 +444,7 @@ def natural_gradient_step(args: Args, state: State, batch: dict[str, Tensor], ma
     parameters, fraction = line_search(surrogate, mean_kl, max_kl, old, full_step, gradient @ full_step, fractions)
     nn.utils.vector_to_parameters(parameters, policy.parameters())
     cg_residual = residual.norm() / gradient.norm().clamp(min=1e-30)
+    # Of the whole batch, after the step: the other algorithms log the mean over their steps.
     statistics = dict(policy_loss=-surrogate(parameters), policy_grad_norm=gradient.norm())
     return statistics | dict(line_search_step=fraction, cg_residual=cg_residual)
 
@@ -495,7 +498,7 @@ def line_search(
         gain = surrogate(parameters) - before
         if gain > 0 and gain > 0.1 * fraction * slope and mean_kl(parameters) <= max_kl:
             return parameters, fraction
-    return start, 0.0  # GUIDE's code keeps the last candidate instead
+    return start, 0.0  # Lehmann 2024's code keeps the last candidate instead
 
 
 @torch.no_grad()
@@ -697,10 +700,10 @@ def pack(part: Any) -> Any:
 
 
 def pack_actor(actor: Actor) -> dict[str, Any]:
-    """An actor and the exact state of its MuJoCo environment; of another environment, and before the first reset, obs
-    is None, so that a new episode begins."""
+    """An actor and the exact state of its simulator; of an environment that may have other state, and before the first
+    reset, obs is None, so that a new episode begins."""
     env, saved = actor.env.unwrapped, vars(actor) | dict(env=None)
-    if not isinstance(env, MujocoEnv) or actor.obs is None:
+    if actor.obs is None or not has_only_physics(actor.env):
         return saved | dict(obs=None)
     physics = torch.empty(mujoco.mj_stateSize(env.model, mujoco.mjtState.mjSTATE_INTEGRATION), dtype=torch.float64)
     mujoco.mj_getState(env.model, env.data, physics.numpy(), mujoco.mjtState.mjSTATE_INTEGRATION)
@@ -708,6 +711,14 @@ def pack_actor(actor: Actor) -> dict[str, Any]:
     xpos, xipos = torch.tensor(env.data.xpos), torch.tensor(env.data.xipos)
     saved["env"] = dict(physics=physics, xpos=xpos, xipos=xipos, rng=pack(env.np_random))
     return saved | dict(obs=torch.from_numpy(actor.obs))
+
+
+def has_only_physics(env: gym.Env) -> bool:
+    """Whether the simulator's state is all there is to restore: in Gymnasium's MuJoCo environments. A class or wrapper
+    of one's own may also count steps or move a goal, and that would silently be lost."""
+    while isinstance(env, TimeLimit | OrderEnforcing):
+        env = env.env
+    return type(env).__module__.startswith("gymnasium.envs.mujoco.")
 
 
 def restore(state: State, checkpoint: dict[str, Any]) -> None:
@@ -817,10 +828,14 @@ def open_run(args: Args, state: State) -> Iterator[SimpleNamespace]:
         if checkpoints and not args.overwrite:
             checkpoint = load_checkpoint(checkpoints[-1])
             check_identity(args, folder, checkpoint)
-            restore(state, checkpoint)
+            try:
+                restore(state, checkpoint)
+            except (KeyError, RuntimeError, ValueError) as error:  # networks or State were edited
+                text = " ".join(str(error).split())
+                stop(f"{folder} does not fit this script ({text}); choose another --run-name, or --overwrite")
             print(f"{folder}: continuing from iteration {state.iteration}", flush=True)
             if state.iteration > 0 and any(actor.obs is None for actor in state.actors):
-                print("not a MuJoCo environment: new episodes begin, not an exact continuation", file=sys.stderr)
+                print("not one of Gymnasium's MuJoCo environments: new episodes, not the same bits", file=sys.stderr)
         else:
             for path in [*checkpoints, *folder.glob("events.out.tfevents.*")]:
                 path.unlink()

@@ -44,7 +44,7 @@ import mujoco
 import numpy as np
 import torch
 import tyro
-from gymnasium.envs.mujoco import MujocoEnv
+from gymnasium.wrappers import OrderEnforcing, TimeLimit
 from torch import Tensor, nn
 
 # scan: a loop that stays a loop when compiled. A prototype of torch's, but with it the 640 minibatch steps of PPO's
@@ -68,7 +68,7 @@ class Args:
     value_clip: bool = False  # (1) clip the change of the value prediction in the value loss
     value_clip_eps: float = 0.2  # largest change of a value prediction that (1) lets count
     reward_scale: bool = True  # (2) divide rewards by a running standard deviation
-    reward_scale_by: Literal["returns", "rewards"] = "returns"  # (2) that of discounted returns, or of rewards
+    reward_scale_by: Literal["returns", "rewards"] = "returns"  # (2) std of discounted returns; rewards: standardized
     orthogonal_init: bool = True  # (3) orthogonal initialization with layer-wise gains; off: Xavier uniform
     anneal_lr: bool = True  # (4) let both learning rates decay linearly to 0
     reward_clip: bool = True  # (5) clip the (scaled) rewards
@@ -83,8 +83,8 @@ class Args:
     max_grad_norm: float = 0.5  # largest gradient norm that (9) lets through
 
     num_envs: int = 8  # environments, stepped one after another
-    # The KL is bounded in each iteration, and the multipliers move by the learning rate in each step: here 488
-    # iterations of 320 steps in 1M, with GUIDE's (2048 steps, 8 minibatches) 61 of 80.
+    # The KL of an iteration is not bounded: it has a price, which moves by about the learning rate in each step. That
+    # takes many steps: here 488 iterations of 320 in 1M, with GUIDE's settings (2048 steps, 8 minibatches) 61 of 80.
     num_steps: int = 256  # steps of each environment in an iteration
     num_minibatches: int = 32  # minibatches that an epoch divides the batch into
     policy_epochs: int = 10  # passes of the policy update over the batch
@@ -92,8 +92,8 @@ class Args:
     policy_lr: float = 3e-4  # Adam learning rate of the policy and of the multipliers
     value_lr: float = 3e-4  # Adam learning rate of the value network
     eps_temperature: float = 0.01  # KL that weighting the better half may cost, in nats; sets the temperature
-    eps_mean: float = 0.01  # KL that the policy's mean may move in an iteration, in nats
-    eps_std: float = 5e-5  # KL that the policy's standard deviation may move in an iteration, in nats
+    eps_mean: float = 0.01  # KL of an iteration's change of the mean, in nats, above which its price rises
+    eps_std: float = 5e-5  # the same of the standard deviation
     gamma: float = 0.99  # discount factor
     gae_lambda: float = 0.95  # lambda of generalized advantage estimation
     entropy_coef: float = 0.0  # coefficient of the entropy in the objective; may be negative
@@ -155,7 +155,8 @@ def rollout(args: Args, state: State) -> dict[str, Any]:
             action = policy_mean(actor.obs) + noise[t]
             obs.append(actor.obs)
             actions.append(action)
-            # Not clipped: MuJoCo limits the controls itself, and the density is that of the action as it was drawn.
+            # Not clipped: the density is that of the action as it was drawn. MuJoCo limits the controls itself, but the
+            # reward's control cost is that of the whole action: of Humanoid's first ones 8 times as large.
             env_action = squash(actor.env, action) if args.squash_action else action
             next_obs, reward, terminated, truncated, _ = actor.env.step(env_action)
             actor.obs = observe(args, state.obs_stats, next_obs)
@@ -258,7 +259,7 @@ def estimate_advantages(args: Args, state: State, experience: dict[str, Any]) ->
     advantages = torch.from_numpy(sums).float()
 
     batch = dict(obs=obs, actions=actions, advantages=advantages, value_targets=advantages + old_values)
-    batch |= dict(old_means=old_policy.mean, old_stds=old_policy.stddev.clone(), old_values=old_values)
+    batch |= dict(old_means=old_policy.mean, old_stds=old_policy.stddev, old_values=old_values)
     batch |= dict(old_log_probs=old_policy.log_prob(actions), multipliers=state.multipliers.clone())
     if args.squash_action:
         # One draw for the whole update: inside the compiled loop there are no random numbers.
@@ -305,6 +306,7 @@ def update(args: Args, state: State, batch: dict[str, Tensor]) -> dict[str, floa
         mean_kl=kls.mean(),
         max_kl=kls.max(),
         max_ratio=ratios.max(),
+        # Of the critic before this fit.
         explained_variance=1 - (batch["value_targets"] - batch["old_values"]).var() / batch["value_targets"].var(),
         policy_lr=policy_lr,
         value_lr=value_lr,
@@ -386,7 +388,7 @@ def objective(args: Args, policy: Callable, batch: dict[str, Tensor]) -> Tensor:
 
 def best_half(advantages: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
     """The half of the (mini)batch with the largest advantages -> its weights psi [B], softmax(A / eta) over that half
-    and 0 elsewhere, and the temperature loss (GUIDE eq. 20 and Algorithm 8) without its eta * eps term. The advantages
+    and 0 elsewhere, and the temperature loss (GUIDE eq. 20, 21, Algorithm 8) without its eta * eps term. The advantages
     are not normalized: the temperature finds their scale."""
     top = advantages.topk(len(advantages) // 2, sorted=False)
     weights = torch.zeros_like(advantages).scatter(0, top.indices, torch.softmax(top.values / temperature, 0))
@@ -402,7 +404,7 @@ def decoupled_kl(old: Independent, new: Independent) -> tuple[Tensor, Tensor]:
 
 def multiplier_loss(args: Args, multipliers: Tensor, advantages: Tensor, kl_mean: Tensor, kl_std: Tensor) -> Tensor:
     """What the step of the multipliers [3] minimizes: the temperature loss, and nu * (eps - KL) of mean and std, which
-    raises nu while the KL is beyond eps."""
+    raises nu while the KL is beyond eps (GUIDE eq. 21, 22)."""
     temperature, nu_mean, nu_std = multipliers
     _, temperature_loss = best_half(advantages, temperature)
     kl_loss = nu_mean * (args.eps_mean - kl_mean) + nu_std * (args.eps_std - kl_std)
@@ -694,10 +696,10 @@ def pack(part: Any) -> Any:
 
 
 def pack_actor(actor: Actor) -> dict[str, Any]:
-    """An actor and the exact state of its MuJoCo environment; of another environment, and before the first reset, obs
-    is None, so that a new episode begins."""
+    """An actor and the exact state of its simulator; of an environment that may have other state, and before the first
+    reset, obs is None, so that a new episode begins."""
     env, saved = actor.env.unwrapped, vars(actor) | dict(env=None)
-    if not isinstance(env, MujocoEnv) or actor.obs is None:
+    if actor.obs is None or not has_only_physics(actor.env):
         return saved | dict(obs=None)
     physics = torch.empty(mujoco.mj_stateSize(env.model, mujoco.mjtState.mjSTATE_INTEGRATION), dtype=torch.float64)
     mujoco.mj_getState(env.model, env.data, physics.numpy(), mujoco.mjtState.mjSTATE_INTEGRATION)
@@ -705,6 +707,14 @@ def pack_actor(actor: Actor) -> dict[str, Any]:
     xpos, xipos = torch.tensor(env.data.xpos), torch.tensor(env.data.xipos)
     saved["env"] = dict(physics=physics, xpos=xpos, xipos=xipos, rng=pack(env.np_random))
     return saved | dict(obs=torch.from_numpy(actor.obs))
+
+
+def has_only_physics(env: gym.Env) -> bool:
+    """Whether the simulator's state is all there is to restore: in Gymnasium's MuJoCo environments. A class or wrapper
+    of one's own may also count steps or move a goal, and that would silently be lost."""
+    while isinstance(env, TimeLimit | OrderEnforcing):
+        env = env.env
+    return type(env).__module__.startswith("gymnasium.envs.mujoco.")
 
 
 def restore(state: State, checkpoint: dict[str, Any]) -> None:
@@ -814,10 +824,14 @@ def open_run(args: Args, state: State) -> Iterator[SimpleNamespace]:
         if checkpoints and not args.overwrite:
             checkpoint = load_checkpoint(checkpoints[-1])
             check_identity(args, folder, checkpoint)
-            restore(state, checkpoint)
+            try:
+                restore(state, checkpoint)
+            except (KeyError, RuntimeError, ValueError) as error:  # networks or State were edited
+                text = " ".join(str(error).split())
+                stop(f"{folder} does not fit this script ({text}); choose another --run-name, or --overwrite")
             print(f"{folder}: continuing from iteration {state.iteration}", flush=True)
             if state.iteration > 0 and any(actor.obs is None for actor in state.actors):
-                print("not a MuJoCo environment: new episodes begin, not an exact continuation", file=sys.stderr)
+                print("not one of Gymnasium's MuJoCo environments: new episodes, not the same bits", file=sys.stderr)
         else:
             for path in [*checkpoints, *folder.glob("events.out.tfevents.*")]:
                 path.unlink()

@@ -6,6 +6,7 @@ import ast
 import contextlib
 import copy
 import csv
+import errno
 import fcntl
 import functools
 import hashlib
@@ -138,7 +139,9 @@ def open_runs(folders: tuple[Path, ...], script: Path | None, needs_critic: bool
         try:
             config = json.loads((folder / "config.json").read_text())
             algo, made_by, env_id = config["algo"], config["script"][:12], config["args"]["env_id"]
-        except (ValueError, KeyError, TypeError):
+            if not algo.isidentifier():  # a run from elsewhere must not name code of its own
+                raise ValueError(algo)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             stop(f"{folder}: its config.json is damaged")
         path = script or Path(__file__).parent.parent / "algos" / f"{algo}.py"
         load_script(path)
@@ -300,7 +303,10 @@ def next_iteration(source: Source, *_: Any) -> tuple:
     """The iteration that training took from a checkpoint, exactly: state before, after, statistics, rollout, batch."""
     script, args, state = training_state(source)
     if state.iteration and any(actor.obs is None for actor in state.actors):
-        note(f"{args.env_id} is not a MuJoCo environment: new episodes begin, so its iterations are not what they were")
+        text = (
+            "not one of Gymnasium's MuJoCo environments: new episodes begin, so its iterations are not what they were"
+        )
+        note(f"{args.env_id} is {text}")
     experience = script.rollout(args, state)
     batch = script.estimate_advantages(args, state, experience)
     after = copied(state)
@@ -457,7 +463,11 @@ def sampler(jobs: int, total: int, unit: str) -> Iterator[Callable]:
 def locked(path: Path) -> Iterator[None]:
     """Keeps other processes from writing the file meanwhile. The lock's own file stays: whoever removed it could remove
     one that a third process has just opened."""
-    with open(path.with_name(f".{path.stem}.lock"), "w") as file:
+    try:
+        file = open(path.with_name(f".{path.stem}.lock"), "w")
+    except OSError as error:
+        stop(f"cannot write {path}: {error.strerror}")
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -510,7 +520,7 @@ def print_time_needed(run: Path, steps: int, jobs: int) -> None:
     """Says how long so many environment steps take at most: training makes fewer a second, since it also learns."""
     with contextlib.suppress(OSError, KeyError, ValueError):
         with open(run / "progress.csv", newline="") as file:
-            speed = np.median([float(row["sps"]) for row in csv.DictReader(file)])
+            speed = np.median([float(row["sps"]) for row in csv.DictReader(file) if row["sps"]])  # the last: cut short
         left = tqdm.format_interval(steps / (speed * jobs))
         print(f"{left} at most, at the speed at which the run was trained, in {jobs} processes", flush=True)
 
@@ -578,6 +588,10 @@ def run_program(main: Callable[[], None]) -> None:
         main()
     except KeyboardInterrupt:
         stop("interrupted; the same command goes on from what is measured", 130)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        stop(f"{error.strerror}: where there is room, the same command goes on from what is measured", 1)
 
 
 # Figures -------------------------------------------------------------------------------------------------------------

@@ -78,6 +78,8 @@ NAMES = ("returns", "lengths")
 def acting_parameters(source: Source, deterministic: bool) -> Tensor:
     """Policy parameters [P]; with a standard deviation of 0 if the policy is to act deterministically."""
     script, _, state = checkpoint_state(source)
+    if deterministic and not hasattr(state.policy, "log_std"):
+        stop(f"{source.script}: its policy has no log_std, which --deterministic sets to minus infinity")
     if deterministic:
         state.policy.log_std.data.fill_(-torch.inf)
     return flat_parameters(state.policy)
@@ -144,16 +146,22 @@ FEW = 4  # checkpoints of a run of which every episode is drawn
 def curves(
     styles: list[dict[str, Any]], sources: list[Source], cells: list[dict[str, Any]], name: str
 ) -> dict[str, dict[str, Any]]:
-    """For each label its style, its runs' numbers by environment steps, and the points of the setting: at the steps at
-    which all its runs have a checkpoint, the mean over runs and its interval, or the numbers of the only one."""
+    """For each label its style, its runs' numbers by environment steps, and the points of the setting: the numbers of
+    the only run, or, at the first one's checkpoints as far as all have come, the mean over runs and its interval. The
+    steps of REINFORCE's runs differ by parts of an episode, so between its checkpoints a run is interpolated."""
     found = {}
     for style, source, cell in zip(styles, sources, cells):
         curve = found.setdefault(style["label"], dict(style=style, runs={}))
         curve["runs"].setdefault(source.run, {})[cell["global_step"]] = cell[name]
     for curve in found.values():
-        runs = list(curve["runs"].values())
-        steps = sorted(set.intersection(*map(set, runs)))
-        means = {step: np.array([run[step]["mean"] for run in runs]) for step in steps}
+        runs = [dict(sorted(run.items())) for run in curve["runs"].values()]
+        first, last = max(map(min, runs)), min(map(max, runs))
+        steps = [step for step in runs[0] if first <= step <= last]
+        # Newest checkpoints alone: one of each run, all but at the same step.
+        steps = sorted({first, *steps, max(first, last)}) if first < 1.01 * last or first == last else []
+        means = {
+            step: np.array([np.interp(step, list(x), [y["mean"] for y in x.values()]) for x in runs]) for step in steps
+        }
         over_runs = {step: dict(mean=x.mean().item(), interval=t_interval(x)) for step, x in means.items()}
         curve["points"] = over_runs if len(runs) > 1 else runs[0]
     return found
@@ -220,6 +228,8 @@ def write_table(found: dict[str, dict[str, Any]], episodes: int, path: Path) -> 
     rows = ["| setting | environment steps | return [95 % t] | over |", "| --- | --- | --- | --- |"]
     for label, curve in found.items():
         runs, steps = len(curve["runs"]), list(curve["points"])
+        if not steps:
+            print(f"{label}: its {runs} runs have no environment steps in common, so the table leaves it out")
         over = f"{runs} runs" if runs > 1 else f"{episodes} episodes of one run"
         for step in dict.fromkeys([min(steps, key=lambda x: abs(x - EARLY)), max(steps)]) if steps else ():
             returns = numbers_text(curve["points"][step])

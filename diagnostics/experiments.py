@@ -1,4 +1,4 @@
-"""Every experiment of the papers, by name: trains what is missing, then makes its tables and figures.
+"""The papers' experiments, by name: trains what is missing, then makes its tables and figures.
 
     ./benchmark.sh                                          lists the experiments
     ./benchmark.sh clipping --envs Hopper --seeds 3         runs one to the end; again: only what is missing
@@ -68,7 +68,8 @@ class Args:
     slurm: tuple[str, ...] = ()
     """with slurm: options of sbatch, KEY=VALUE, such as partition=cpu account=me time=120 (minutes, default 60)"""
     out: Path | None = None
-    """folder of tables, figures and logs (default: results/NAME, what differs from its defaults, version)"""
+    """folder of tables, figures and logs (default: results/NAME, what differs from its defaults, version; but for
+    --seeds: more of them extend the table)"""
     runs_dir: Path | None = None
     """folder of the runs, which experiments share (default: runs; of smoke: inside --out)"""
 

@@ -279,6 +279,8 @@ def main(argv: list[str] | None = None) -> None:
         if min(args.step_pairs) < 2 * minibatches:
             stop(f"--step-pairs {min(args.step_pairs)}: less than two for each of the {minibatches} minibatches")
     path, styles = output_folder(args.out, args.runs) / "landscape.json", run_styles(args.runs, args.labels)
+    if len({folder.name for folder in args.runs}) < len(args.runs):
+        stop("two of the runs have folders of the same name, and so would their figures; draw each by itself")
 
     kinds = [dict(step_pairs=x, reward_pairs=args.reward_pairs, common_seeds=True) for x in args.step_pairs]
     kinds += [dict(step_pairs=args.step_pairs[0], reward_pairs=x, common_seeds=False) for x in args.concentration]

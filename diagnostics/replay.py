@@ -271,7 +271,8 @@ def show(x: float) -> str:
 
 
 def reward_text(change: dict[str, float]) -> str:
-    return "reward {} -> {} [{}, {}]".format(*(show(change[name]) for name in ("before", "after", "low", "high")))
+    numbers = [show(change[name]) for name in ("before", "after", "mean", "low", "high")]
+    return "reward {} -> {}, by {} [{}, {}]".format(*numbers)
 
 
 def verdict(cell: dict[str, Any], change: dict[str, float]) -> str:
@@ -416,8 +417,9 @@ def main(argv: list[str] | None = None) -> None:
     _, settings, state = checkpoint_state(sources[0])
     exact = sources[0].iteration == 0 or all(actor.obs is not None for actor in state.actors)
     if not exact:
-        text = f"{settings.env_id} is not a MuJoCo environment: new episodes begin at {sources[0].path.name}"
-        note(f"{text}, so these iterations are not what they were (from the untrained checkpoint they would be)")
+        text = f"{settings.env_id} is not one of Gymnasium's MuJoCo environments: new episodes begin"
+        text += f" at {sources[0].path.name}, so these iterations are not what they were"
+        note(f"{text} (from the untrained checkpoint they would be)")
     path = output_folder(args.out, args.runs) / "replay.json"
     cells = []
     for i in range(args.first, args.last):

@@ -95,7 +95,8 @@ class Args(LabelledOptions):
     episodes: int = 40
     """episodes of each of these checkpoints, and of the last"""
     gradient_pairs: int = 100_000
-    """state-action pairs at each checkpoint that the noise scale is measured from, in 20 estimates"""
+    """state-action pairs at each checkpoint that the noise scale is measured from, at least: in 20 estimates, of a
+    training batch or more each"""
     reward_pairs: int = 30_000
     """pairs, about, of the episodes before and after a step"""
     heldout_pairs: int = 10_240
@@ -112,7 +113,7 @@ class Run(NamedTuple):
     defaults: dict[str, Any]  # of the script's arguments
     progress: dict[str, np.ndarray]  # the columns of progress.csv, each [iterations], nan where a field is empty
     stds: dict[int, list[float]]  # of the policy, by iteration; none where they depend on the state
-    bound: float | None  # half the range of the actions, the narrowest; None: without bounds, or squashed
+    bounds: list[float] | None  # half the range of each action; None: without bounds, or squashed
     has_critic: bool
     last: int = 0  # iteration of the newest checkpoint
     cells: dict[str, list[dict[str, Any]]] = {}  # by the file that holds them, one for each iteration measured
@@ -264,8 +265,8 @@ def read_run(sources: list[Source], style: dict[str, Any], out: Path) -> Run:
     state = checkpoint_state(sources[-1])[2]
     space = state.actors[0].env.action_space
     bounded = space.is_bounded() and not config["args"].get("squash_action")
-    bound = float(np.min(space.high - space.low) / 2) if bounded else None
-    run = Run(folder.name, style, config, vars(script.Args()), progress, stds, bound, hasattr(state, "value"))
+    bounds = ((space.high - space.low) / 2).tolist() if bounded else None
+    run = Run(folder.name, style, config, vars(script.Args()), progress, stds, bounds, hasattr(state, "value"))
     return run._replace(last=max(checkpoints), cells=read_cells([out, folder / "figures"], sources, run.batch_size))
 
 
@@ -344,11 +345,18 @@ def find_batch(run: Run) -> list[Finding]:
 
 
 def draw_batch(axis: Axes, run: Run) -> None:
-    """Where there is no upper end, the bar goes on to ten times the scale."""
+    """Where there is no upper end, the bar goes on to ten times the scale; where only the lower end is known, it is a
+    triangle."""
     cells, numbers = [x for x in run.cells["gradient"] if noise_scale(x)["pairs"]], []
     for B, ends in ((noise_scale(x)["pairs"], noise_scale(x)["interval"]) for x in cells):
         numbers.append(dict(mean=B, interval=ends and [ends[0] or B, ends[1] or 10 * B]))
     draw_points(axis, run, cells, numbers, linestyle=run.style["linestyle"])
+    beyond = [x for x in run.cells["gradient"] if not noise_scale(x)["pairs"]]
+    low = [(noise_scale(x)["interval"] or [None])[0] for x in beyond]
+    mark = run.style | dict(linestyle="none", marker="^", markersize=7, label=None)
+    axis.plot(run.steps(beyond), [np.nan if x is None else x for x in low], **mark)
+    if beyond:
+        axis.plot([], [], "^", color=GREY, markersize=6, label="a lower bound only")
     axis.set_yscale("log")
     draw_level(axis, run.batch_size, "the batch", run)
 
@@ -358,7 +366,7 @@ def kl_bounds(run: Run) -> np.ndarray:
     settings = run.config["args"]
     first = settings.get("max_kl") or LARGEST_DELTA
     last = settings.get("max_kl_final") or first
-    done = np.arange(len(run.progress["mean_kl"])) * run.batch_size / settings["total_timesteps"]
+    done = np.arange(len(run.progress["mean_kl"])) / (settings["total_timesteps"] // run.batch_size)
     return first + done * (last - first)
 
 
@@ -426,7 +434,7 @@ def find_exploration(run: Run) -> list[Finding]:
     entropy = f"entropy {show(run.progress['entropy'][0])} at the start, {show(run.progress['entropy'][-1])} nats now"
     if not run.stds:
         return [Finding(NONE, entropy, "Its standard deviations depend on the state: see the entropy.")]
-    finding = judge_exploration(list(run.stds.values()), run.bound)
+    finding = judge_exploration(list(run.stds.values()), run.bounds)
     return [finding._replace(number=f"{finding.number}; {entropy}")]
 
 
@@ -435,8 +443,8 @@ def draw_stds(axis: Axes, run: Run) -> None:
     for of_action in zip(*run.stds.values()):
         axis.plot(x, of_action, **run.style | dict(marker="", linewidth=0.8, label=None))
     axis.set_ylim(bottom=0)
-    if run.bound:
-        draw_level(axis, ALMOST_NONE * run.bound, "stopped", run)
+    for bound in set(run.bounds or ()):
+        draw_level(axis, ALMOST_NONE * bound, "stopped", run)
 
 
 def draw_entropy(axis: Axes, run: Run) -> None:

@@ -49,6 +49,7 @@ from common import (
     look,
     new_figure,
     output_folder,
+    run_program,
     save_figure,
     setting,
     stop,
@@ -653,4 +654,4 @@ def write_tables(results: dict[str, list], path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_program(main)

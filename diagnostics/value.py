@@ -15,7 +15,7 @@ moved on by a batch. The error is |V - target| / |target|: 1 is as large as the 
 - released: those of the code that the authors published, which stop at every cut as if nothing followed. Shortly
   before a cut V, which was fitted to bootstrapped targets, cannot be near them: of a constant reward even the exact V
   has error gamma^d / (1 - gamma^d) at d steps from the cut, 99 at the last one. So the errors are given by d too, and
-  exact_v, the mean error that the exact V of a constant reward would have at the same distances.
+  exact_v, the mean error that the exact V of a constant reward would have at the distances of the same pairs.
 
 Terminal steps are left out. Targets near 0 would blow the mean up (the papers leave them in): those below a hundredth
 of the mean |target| are left out of the mean, but not of the median. The numbers give their share, and mean_of_all.
@@ -84,7 +84,7 @@ def measure_values(args: Args, source: Source, sample: Callable, _: Any) -> Iter
             values = new.value(torch.from_numpy(data["obs"]))
         for name, targets in estimate_targets(script, settings, before, data).items():
             numbers[f"{where}_{name}"] = relative_errors(values, targets, data)
-        at_cuts = error_of_exact_values(steps_to_cut(data)[~data["terminations"]], settings.gamma)
+        at_cuts = error_of_exact_values(steps_to_cut(data), settings.gamma)[in_mean(targets, data)]  # as released
         numbers[f"{where}_released"]["exact_v"] = at_cuts.mean().item()
     yield numbers
 
@@ -106,8 +106,7 @@ def relative_errors(values: Tensor, targets: Tensor, data: dict[str, Any]) -> di
     episodes; the median and the mean with nothing near 0 left out, the share that was; and the same by distance."""
     size = targets.abs().double().numpy()
     errors = (values - targets).abs().double().numpy() / size.clip(1e-30)
-    inner = ~data["terminations"]
-    kept = inner & (size >= 0.01 * size[inner].mean())
+    inner, kept = ~data["terminations"], in_mean(targets, data)
     mean = errors[kept].mean()
     starts = np.append(0, np.flatnonzero(data["terminations"] | data["truncations"])[:-1] + 1)
     sums = np.add.reduceat(np.stack([errors * kept, kept], axis=1), starts)  # of each episode, or what there is of it
@@ -120,6 +119,12 @@ def relative_errors(values: Tensor, targets: Tensor, data: dict[str, Any]) -> di
     numbers |= dict(near_zero=(1 - kept.sum() / inner.sum()).item(), mean_of_all=errors[inner].mean().item())
     numbers |= dict(pairs=len(errors), episodes=len(starts))
     return numbers | dict(by_distance=errors_by_distance(errors, inner, kept, steps_to_cut(data)))
+
+
+def in_mean(targets: Tensor, data: dict[str, Any]) -> np.ndarray:
+    """Pairs [B] whose errors the mean is over: no terminal steps, no targets near 0."""
+    size, inner = targets.abs().double().numpy(), ~data["terminations"]
+    return inner & (size >= 0.01 * size[inner].mean())
 
 
 def steps_to_cut(data: dict[str, Any]) -> np.ndarray:

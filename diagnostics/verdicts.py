@@ -41,8 +41,9 @@ RULES = dict(
     gains="Raised or lowered the reward: the interval of the difference of the returns of the same seeds, corrected "
     "for the number of steps looked at, lies on one side of 0. Good: at least half of them raised it, none lowered it "
     "(ours).",
-    critic="Explained variance of the discounted returns of fresh episodes: at 0 the critic is no better than a "
-    f"constant, by definition; above {MOST} it predicts most of what differs (ours).",
+    critic="Explained variance of the discounted returns of fresh segments: at 0 the critic is no better than a "
+    f"constant, by definition; above {MOST} it predicts most of what differs (ours). Where an episode is cut off, by a "
+    "time limit or the segment's end, its returns go on with the critic's own value, as in training.",
     exploration=f"Stopped: every action's standard deviation is below {ALMOST_NONE} of half the action's range. Grown: "
     f"one is above {GROWN} times what it was at first (both ours).",
     normalizers=f"Many: more than {100 * CLIPPED:g} % of the steps, at the checkpoint with the most (ours). A "
@@ -128,7 +129,8 @@ def judge_lengths(kls: np.ndarray, bounds: np.ndarray, heldout: list[dict[str, A
     """From the mean KL of every iteration's step on its own batch [n], what it may be [n], and that held out at some
     checkpoints."""
     above = np.mean(kls > 1.001 * bounds).item()  # a line search accepts what rounding puts onto the bound
-    number = f"mean KL above {show(bounds.max())} nats in {percent(above)} of {len(kls):,} iterations (all, exact)"
+    bound = " to ".join(dict.fromkeys(show(x) for x in (bounds[0], bounds[-1])))  # on TRPO's schedule
+    number = f"mean KL above {bound} nats in {percent(above)} of {len(kls):,} iterations (all, exact)"
     if longest := max(heldout, key=lambda x: x["mean"], default=None):
         number += f"; held out at most {with_ends(longest)}, at iteration {longest['iteration']}"
     if above > TOO_OFTEN:
@@ -176,11 +178,11 @@ def judge_critic(explained: dict[str, Any], iteration: int) -> Finding:
     return Finding(UNCLEAR, number, text)
 
 
-def judge_exploration(stds: list[list[float]], bound: float | None) -> Finding:
-    """From each action's standard deviation at the checkpoints, in order, in units of half the actions' range or,
+def judge_exploration(stds: list[list[float]], bounds: list[float] | None) -> Finding:
+    """From each action's standard deviation at the checkpoints, in order, in units of half the action's range or,
     without one, of the first."""
     first, last = np.array(stds[0]), np.array(stds[-1])
-    relative, of = (last / bound, "half the actions' range") if bound else (last / first, "the first")
+    relative, of = (last / bounds, "half the actions' range") if bounds else (last / first, "the first")
     number = f"standard deviations at the end: {show(relative.min())} to {show(relative.max())} of {of} (exact)"
     if relative.max() < ALMOST_NONE:
         return Finding(BAD, number, "It has stopped exploring.")

@@ -2,6 +2,8 @@
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.envs.mujoco.hopper_v5 import HopperEnv
+from gymnasium.wrappers import TimeAwareObservation
 
 
 class Clock(gym.Env):
@@ -88,11 +90,26 @@ class Bandit(Chain):
         return obs, reward, True, False, {}
 
 
+class Counter(HopperEnv):
+    """A Hopper that counts its steps, and is rewarded by their number."""
+
+    def reset(self, **options):
+        self.steps = 0
+        return super().reset(**options)
+
+    def step(self, action):
+        obs, _, *rest = super().step(action)
+        self.steps += 1
+        return obs, float(self.steps), *rest
+
+
 # A time limit that meets episodes in every iteration.
 gym.register("BriefAnt-v0", "gymnasium.envs.mujoco.ant_v5:AntEnv", max_episode_steps=20)
 gym.register("Chain-v0", Chain)
 gym.register("Bandit-v0", Bandit)
 gym.register("Clock-v0", Clock, max_episode_steps=5)
+gym.register("Counter-v0", Counter, max_episode_steps=500)
+gym.register("Timed-v0", lambda: TimeAwareObservation(gym.make("Hopper-v5")))
 gym.register("Nan-v0", Nan, max_episode_steps=5)
 gym.register("Unbounded-v0", Unbounded, max_episode_steps=5)
 gym.register("Image-v0", Image)

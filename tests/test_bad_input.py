@@ -18,9 +18,9 @@ REFUSED = {
     "--env-id environments:Dictionary-v0": "observations must be a flat Box",
     "--env-id environments:Unbounded-v0 --squash-action": "no finite bounds",
     "--total-timesteps 1023": "less than one iteration",
-    "--num-minibatches 31": "evenly",
+    "--num-minibatches 31 --value-lr 1": "evenly",  # REINFORCE's batch has no fixed size
     "--num-steps 16 --num-envs 2 --num-minibatches 32 --value-lr 1": "minibatches of 2 or more",
-    "--num-steps 16 --num-envs 2 --num-minibatches 33": "evenly",
+    "--num-steps 16 --num-envs 2 --num-minibatches 33": "num_envs * num_steps = 32",
     "--seed -1": "must lie in [0, 2^64)",
     f"--seed {2**64}": "must lie in [0, 2^64)",
     "--policy-hidden 64 0": "must be greater than 0",
@@ -90,6 +90,9 @@ def test_run_folder_of_another_run(runs, capsys):
     checkpoint = torch.load(newest, weights_only=True)
     torch.save(checkpoint | dict(format=1), newest)
     assert "is damaged or no checkpoint" in refused(script, flags, capsys)
+    del checkpoint["rng"]  # as if the script's State had gained it since
+    torch.save(checkpoint | dict(global_step=0), newest)
+    assert "does not fit this script ('rng')" in refused(script, flags, capsys)
     whole = newest.read_bytes()
     for damaged in (b"", whole[: len(whole) // 2], b"no checkpoint", b"\x80\x02}q\x00."):
         newest.write_bytes(damaged)

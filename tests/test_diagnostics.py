@@ -408,6 +408,12 @@ def test_two_files_alone_measure_in_an_empty_folder(known, tmp_path):
     assert (tmp_path / "here" / "value.pdf").read_bytes().startswith(b"%PDF")
 
 
+def test_time_needed_is_told_of_a_run_that_is_being_written(tmp_path, capsys):
+    (tmp_path / "progress.csv").write_text("iteration,global_step,sps\n0,2048,5000\n1,40")
+    common.print_time_needed(tmp_path, 1_200_000, 2)
+    assert capsys.readouterr().out.startswith("02:00 at most")
+
+
 def test_numbers_say_what_measured_them_and_comments_do_not_count(known, tmp_path, capsys):
     mine, source = tmp_path / "my_ppo.py", (ROOT / "algos" / "ppo.py").read_text()
     flags = [str(known / "chain"), "--checkpoints", "0", "--script", str(mine), "--jobs", "1", "--out", str(tmp_path)]
@@ -457,7 +463,7 @@ def test_several_runs_and_a_script_of_ones_own(known, tmp_path, capsys):
         load(name).main([str(known / "chain"), *flags, "--checkpoints", "0", "1", "1"])
         assert len(cells(tmp_path, name)) == 2  # each once
         notes = capsys.readouterr().err
-        assert "is not, or no longer, the script" in notes and "not a MuJoCo environment" in notes
+        assert "is not, or no longer, the script" in notes and "not one of Gymnasium's MuJoCo environments" in notes
     load("trust_region").main([str(known / x) for x in ("ppo", "reinforce")] + flags[2:])
     assert len(cells(tmp_path, "trust_region")) == 2 + 3 + 3
 
@@ -495,7 +501,8 @@ def test_bad_input(known, name, tmp_path, capsys):
     shutil.copytree(known / "ppo", tmp_path / "bare")
     for path in checkpoints(tmp_path / "bare"):
         path.rename(path.with_name("iter_best.pt"))
-    for folder, config in (("cut", "{"), ("void", "{}")):
+    foreign = json.dumps(dict(algo="../broken", script="", args=dict(env_id="x")))
+    for folder, config in (("cut", "{"), ("void", "{}"), ("foreign", foreign)):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "config.json").write_text(config)
     source = (ROOT / "algos" / "ppo.py").read_text()
@@ -510,6 +517,7 @@ def test_bad_input(known, name, tmp_path, capsys):
         (str(tmp_path / "bare"),): "no checkpoints",
         (str(tmp_path / "cut"),): "config.json is damaged",
         (str(tmp_path / "void"),): "config.json is damaged",
+        (str(tmp_path / "foreign"),): "config.json is damaged",  # it names code outside algos/
         (ppo, "--checkpoints", "7"): "no checkpoint 7; there are 0 1 2 3",
         (ppo, "--checkpoints", "-1"): "must not be negative",
         (ppo, "--script", str(tmp_path / "lacking.py")): "has no objective",
@@ -518,6 +526,7 @@ def test_bad_input(known, name, tmp_path, capsys):
         (ppo, "--script", str(tmp_path / "file")): "no such Python script",
         (ppo, "--script", str(ROOT / "algos" / "ppo_m.py")): "does not fit",
         (ppo, "--out", str(tmp_path / "file" / "x")): "--out",
+        (ppo, "--out", "/proc"): "cannot write /proc/",
         (ppo, "--jobs", "0"): "greater than 0",
         (ppo, size, "-5"): "greater than 0",
         (ppo, ppo): "--out",
@@ -527,6 +536,9 @@ def test_bad_input(known, name, tmp_path, capsys):
         refused[ppo, "--video", str(tmp_path / "file" / "x.gif")] = "--video"
         (tmp_path / "folder.gif").mkdir()
         refused[ppo, "--video", str(tmp_path / "folder.gif")] = "is a folder"
+    if name == "landscape":
+        shutil.copytree(known / "ppo", tmp_path / "again" / "ppo")
+        refused[ppo, str(tmp_path / "again" / "ppo"), "--out", str(tmp_path)] = "folders of the same name"
     if name != "landscape":
         refused[ppo, "--labels", "PPO=ppo no-tanh"] = "no run is ppo no-tanh"
     before = {path: path.stat().st_mtime_ns for path in known.rglob("*")}

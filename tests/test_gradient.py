@@ -157,6 +157,21 @@ def test_cosines_follow_the_law_of_the_noise_scale():
         assert real["mean"] == pytest.approx((K / (K + B)) ** 0.5, abs=0.01)
 
 
+@pytest.mark.parametrize("noise", [0.3, 30])
+def test_intervals_with_the_true_gradient_allow_for_what_the_repeats_share(noise):
+    """How often the 95 % interval of 10 repeats' mean cosine with the others holds its mean over all draws."""
+    module, rng = load("gradient"), np.random.default_rng(0)
+    g, draws = np.eye(100)[0], []
+    for _ in range(400):
+        repeats = g + rng.normal(size=(10, 100)) * (noise / 100) ** 0.5
+        true = (repeats.sum(0) - repeats) / 9
+        found = module.with_true(repeats, true, repeats, None)
+        draws.append((found["mean"], *found["interval"]))
+    mean, low, high = np.array(draws).T
+    assert np.mean((low < mean.mean()) & (mean.mean() < high)) > 0.93  # as if they were independent: 0.89, 0.77
+    assert module.jackknife(repeats[:2], repeats[:2]) is None
+
+
 def cell_with(iteration, inverse, interval, cosine=0.25):
     """A cell whose 1 / B is known, and its interval."""
     scale = dict(grad_sq=inverse, trace=1.0, inverse_interval=interval)

@@ -247,7 +247,7 @@ def test_table_has_the_steps_nearest_a_million_and_the_last(tmp_path, capsys):
     assert rows[2:] == ["| a2c | 5 | 0.0 | 10 episodes of one run |"]
 
 
-def test_curves_are_means_over_runs_where_all_have_a_checkpoint(known, monkeypatch, tmp_path):
+def test_curves_are_means_over_runs_as_far_as_all_have_come(known, monkeypatch, tmp_path, capsys):
     module = load("evaluate")
     sources = [common.Source(ROOT, known / run, i) for run, i in (("a", 0), ("a", 1), ("a", 2), ("b", 0), ("b", 2))]
     numbers = [1.0, 2.0, 3.0, 5.0, 9.0]
@@ -257,10 +257,22 @@ def test_curves_are_means_over_runs_where_all_have_a_checkpoint(known, monkeypat
     ]
     styles = [dict(label="ppo")] * 5
     curve = module.curves(styles, sources, found, "returns")["ppo"]
-    assert {step: point["mean"] for step, point in curve["points"].items()} == {0: 3.0, 20: 6.0}
+    assert {step: point["mean"] for step, point in curve["points"].items()} == {0: 3.0, 10: 4.5, 20: 6.0}
     assert curve["points"][20]["interval"] == pytest.approx([6 - 12.7062 * 3, 6 + 12.7062 * 3], rel=1e-4)
     alone = module.curves(styles[:3], sources[:3], found[:3], "returns")["ppo"]
     assert alone["points"][10]["interval"] == [1, 3]
+    for cell, step in zip(found, (0, 1020, 2005, 0, 1990)):  # REINFORCE's steps are not the same
+        cell["global_step"] = step
+    curve = module.curves(styles, sources, found, "returns")["ppo"]
+    assert list(curve["points"]) == [0, 1020, 1990]
+    assert curve["points"][1020]["mean"] == pytest.approx((2 + 5 + 4 * 1020 / 1990) / 2)
+    assert curve["points"][1990]["mean"] == pytest.approx((3 - 15 / 985 + 9) / 2)
+    newest = [styles[2:4], [sources[2], sources[4]], [found[2], found[4]]]
+    points = module.curves(*newest, "returns")["ppo"]["points"]
+    assert list(points) == [2005] and points[2005]["mean"] == 6
+    apart = module.curves(styles[:2], [sources[0], sources[4]], [found[0], found[4]], "returns")
+    module.write_table(apart, 10, tmp_path / "x.md")
+    assert apart["ppo"]["points"] == {} and "no environment steps in common" in capsys.readouterr().out
     drawn = []
     monkeypatch.setattr(module, "draw_training", lambda *_: drawn.append("curves"))
     monkeypatch.setattr(module, "draw_episodes", lambda *_: drawn.append("episodes"))

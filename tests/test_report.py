@@ -5,6 +5,7 @@ import json
 import re
 import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -105,19 +106,29 @@ def test_critic(explained, status):
 
 
 @pytest.mark.parametrize(
-    "first, last, bound, status",
+    "first, last, bounds, status",
     (
-        ([1.0, 1.0], [0.3, 0.2], 1.0, GOOD),
-        ([1.0, 1.0], [0.3, 0.04], 1.0, CAUTION),
-        ([1.0, 1.0], [0.03, 0.04], 1.0, BAD),
-        ([1.0, 1.0], [0.03, 0.04], 0.5, GOOD),  # 0.06 and 0.08 of half the range
-        ([1.0, 1.0], [0.3, 1.6], 1.0, CAUTION),
+        ([1.0, 1.0], [0.3, 0.2], [1.0, 1.0], GOOD),
+        ([1.0, 1.0], [0.3, 0.04], [1.0, 1.0], CAUTION),
+        ([1.0, 1.0], [0.03, 0.04], [1.0, 1.0], BAD),
+        ([1.0, 1.0], [0.03, 0.04], [0.5, 0.5], GOOD),  # 0.06 and 0.08 of half the range
+        ([1.0, 1.0], [0.3, 0.2], [1.0, 10.0], CAUTION),  # 0.3 and 0.02
+        ([1.0, 1.0], [0.3, 1.6], [1.0, 1.0], CAUTION),
         ([1.0, 0.02], [0.3, 0.029], None, GOOD),  # 0.3 and 1.45 of the first
         ([1.0, 0.02], [0.3, 0.0009], None, CAUTION),
     ),
 )
-def test_exploration(first, last, bound, status):
-    assert verdicts.judge_exploration([first, [9.0, 9.0], last], bound).status == status
+def test_exploration(first, last, bounds, status):
+    assert verdicts.judge_exploration([first, [9.0, 9.0], last], bounds).status == status
+
+
+def test_kl_bounds_are_those_of_the_steps_that_training_takes():
+    """Of 10,000 steps it takes four iterations; delta moves by a quarter of its way in each."""
+    settings = dict(max_kl=0.04, max_kl_final=0.08, total_timesteps=10_000)
+    run = SimpleNamespace(config=dict(args=settings), progress=dict(mean_kl=np.zeros(4)), batch_size=2048)
+    bounds = load("report").kl_bounds(run)
+    assert bounds.tolist() == pytest.approx([0.04, 0.05, 0.06, 0.07])
+    assert "above 0.04 to 0.07 nats in 25 % of 4" in verdicts.judge_lengths(bounds * [1, 1, 1.1, 1], bounds, []).number
 
 
 def test_normalizers():

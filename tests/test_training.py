@@ -226,13 +226,14 @@ def test_long_names_end_in_a_hash(runs):
     assert all(len(n) < 150 and n.startswith("Hopper-v5__ppo__") and n.endswith("__seed7") for n in names)
 
 
-def test_environment_that_is_not_mujocos_continues_with_a_warning(runs, capsys):
-    script, flags = load("ppo"), flags_of("ppo", env_id="environments:Clock-v0", squash_action=True)
+@pytest.mark.parametrize("name", ["Clock", "Counter", "Timed"])
+def test_environment_with_a_state_of_its_own_continues_with_new_episodes_and_a_warning(name, runs, capsys):
+    script, flags = load("ppo"), flags_of("ppo", env_id=f"environments:{name}-v0")
     script.main([*flags, "--checkpoint-every", "1"])
     [folder] = (runs / "runs").iterdir()
     checkpoints(folder)[-1].unlink()
     script.main(flags)
-    assert "not an exact continuation" in capsys.readouterr().err
+    assert "new episodes, not the same bits" in capsys.readouterr().err
     assert len(progress(folder)) == 3
 
 
