@@ -256,7 +256,7 @@ def with_true(estimates: np.ndarray, true: np.ndarray, longest: np.ndarray, ceil
     and what it would be with the real gradient. longest [n, P]: what the "true" ones are made of."""
     found = np.diagonal(cosines(estimates, true))
     mean, half = found.mean().item(), jackknife(estimates, longest)
-    ends = half and [mean - half, mean + half]
+    ends = None if half is None else [mean - half, mean + half]
     return dict(mean=mean, corrected=ceiling and mean / ceiling, interval=ends, all=found.tolist())
 
 
