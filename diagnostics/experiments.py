@@ -446,7 +446,7 @@ def in_use(folder: Path) -> bool:
     """Whether another process trains the run now. Where the file system has no locks, none is seen."""
     try:
         with open(folder / "progress.csv") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # over NFS an exclusive one needs a file open for writing
     except BlockingIOError:
         return True
     except OSError:
@@ -489,7 +489,7 @@ class Task:
                     status = subprocess.run(work.command, stdout=log, stderr=log, env=os.environ | ONE_CORE).returncode
                     if not (status and work.folder and in_use(work.folder)):  # else another was faster
                         break
-                if status in (-signal.SIGTERM, -signal.SIGUSR2) and "SLURM_JOB_ID" in os.environ:
+                if status in (-signal.SIGTERM, -signal.SIGUSR2, 130) and "SLURM_JOB_ID" in os.environ:
                     time.sleep(120)  # the scheduler's signal, meant for all of this job, which goes on later
                 say(f"ended with status {status}")
                 failed += status != 0
@@ -594,7 +594,8 @@ def launch_slurm(args: Args, argv: list[str], out: Path, missing: list[Plan]) ->
         array = jobs[0].job_id.partition("_")[0]
         (out / "slurm.job").write_text(array)
         print(f"job {array}: {len(missing)} runs in {len(tasks)} tasks")
-    cores = min(8, max(map(int, slurm_says("sinfo", "-h", "-o", "%c").replace("+", "").split()), default=1))
+    where = [f"--partition={x.partition('=')[2]}" for x in args.slurm if x.startswith("partition=")]
+    cores = min(8, max(map(int, slurm_says("sinfo", "-h", "-o", "%c", *where).replace("+", "").split()), default=1))
     end = argv.index("--") if "--" in argv else len(argv)
     same = [*argv[:end], "--launcher", "none", "--jobs", str(cores), *argv[end:]]
     command = [sys.executable, str(code / "diagnostics" / "experiments.py"), *same]
@@ -616,6 +617,8 @@ def slurm_executor(args: Args, out: Path, name: str, cores: int) -> submitit.Slu
         key, equals, value = option.partition("=")
         if not (key and equals):
             stop(f"--slurm {option}: write KEY=VALUE")
+        if key == "time" and not value.isdecimal():
+            stop(f"--slurm {option}: give the minutes, from which the time to go on later is reckoned")
         given[key.replace("-", "_")] = int(value) if value.isdecimal() else value
     known = {key: x for key, x in given.items() if key in executor._valid_parameters()}
     executor.update_parameters(**known)
@@ -789,8 +792,9 @@ def main() -> None:
 if __name__ == "__main__":
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # | head
     signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background of a script it would be ignored
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as under nohup
+        signal.signal(signal.SIGHUP, signal.default_int_handler)
     try:
         main()
     except KeyboardInterrupt:

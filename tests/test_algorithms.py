@@ -15,7 +15,10 @@ from torch.func import grad, hessian
 
 CONTRACT = ["make_actors", "make_networks", "initial_state", "rollout", "estimate_advantages", "objective", "update"]
 CONTRACT += ["value_loss", "load_checkpoint", "restore"]
-DIFFERENT = {"Args", "State", "Actor", "train", "main", "compiled_loop", *CONTRACT}
+DIFFERENT = {"Args", "State", "Actor", "main", "compiled_loop", *CONTRACT} - {"load_checkpoint", "restore"}
+# In how many versions: PPO-M and TRPO lack the nine, REINFORCE a critic; V-MPO's and TRPO's batches hold more.
+VERSIONS = dict(Actor=2, main=2, compiled_loop=2, make_actors=2, value_loss=2, make_networks=3, rollout=3)
+VERSIONS |= dict(estimate_advantages=4)
 COMMON = "env_id total_timesteps seed num_envs num_steps num_minibatches gamma entropy_coef policy_hidden".split()
 COMMON += "compile runs_dir run_name checkpoint_every overwrite".split()
 ORDER = "Args train rollout estimate_advantages update objective State initial_state make_networks load_checkpoint main"
@@ -44,6 +47,8 @@ def test_same_name_same_source():
             if name not in DIFFERENT:
                 other, text = first.setdefault(name, (path, source))
                 assert source == text, f"{name} differs between {other} and {path}"
+    every = [definitions(path) for path in (ROOT / "algos").glob("*.py")]
+    assert VERSIONS == {name: len({x[name] for x in every if name in x}) for name in VERSIONS}
 
 
 def test_what_the_diagnostics_share_stands_once():
@@ -154,6 +159,29 @@ def test_conjugate_gradient_solves_the_explicit_system(fisher):
     assert residual.norm() < 1e-4 * b.norm()
 
 
+def test_full_step_has_the_length_of_the_trust_region(fisher, monkeypatch):
+    """sqrt(2 delta / x^T (F + damping) x) x, with x = (F + damping)^-1 g, the matrix explicit; F of a tenth."""
+    script, args, state, batch, theta, F = fisher
+    steps, sizes, product = [], [], script.fisher_vector_product
+
+    def line_search(surrogate, mean_kl, max_kl, start_at, step, *_):
+        steps.append(step)
+        return start_at, 0.0
+
+    def watched(policy, parameters, vector, batch):
+        sizes.append(len(batch["obs"]))
+        return product(policy, parameters, vector, batch)
+
+    monkeypatch.setattr(script, "line_search", line_search)
+    monkeypatch.setattr(script, "fisher_vector_product", watched)
+    g = grad(lambda theta: script.objective(args, script.with_parameters(state.policy, theta), batch))(theta)
+    x = torch.linalg.solve(F + 0.1 * torch.eye(len(g)), g)
+    script.natural_gradient_step(dataclasses.replace(args, fisher_fraction=1.0, cg_steps=60), state, batch, 0.02)
+    torch.testing.assert_close(steps[0], math.sqrt(2 * 0.02 / (g @ x)) * x, rtol=1e-2, atol=1e-4)
+    script.natural_gradient_step(args, state, batch, 0.02)
+    assert set(sizes) == {64, 7}  # rounded up
+
+
 @pytest.mark.parametrize("algo", ["trpo", "trpo_plus"])
 def test_accepted_steps_keep_the_trust_region_and_raise_the_surrogate(algo):
     script, args, state = start(algo, num_steps=512, total_timesteps=8 * 512)
@@ -252,6 +280,28 @@ def test_decoupled_kl_adds_up_where_one_part_is_zero():
     torch.testing.assert_close(mean_part, 0.5 * ((other_means - means) ** 2 / stds**2).sum(-1))
     expected = 0.5 * (stds**2 / other_stds**2 - 1 + 2 * torch.log(other_stds / stds)).sum(-1)
     torch.testing.assert_close(std_part, expected)
+
+
+def test_vmpo_loss_is_that_of_algorithm_8():
+    """Weighted likelihood of the better half, the prices of both KLs; the multipliers' gradients are eps - KL."""
+    script, args, state = start("vmpo", policy_lr=0.05)
+    _, batch, _ = iterate(script, args, state)  # which moves the policy away from the batch's
+    temperature, nu_mean, nu_std = multipliers = torch.tensor([0.7, 2.0, 30.0])
+    new, old_means, old_stds = state.policy(batch["obs"]), batch["old_means"], batch["old_stds"]
+    kl_mean = ((new.mean - old_means) ** 2 / (2 * old_stds**2)).sum(1).mean()
+    kl_std = (torch.log(new.stddev / old_stds) + old_stds**2 / (2 * new.stddev**2) - 0.5).sum(1).mean()
+    top = batch["advantages"].argsort(descending=True)[: len(batch["advantages"]) // 2]
+    weights = torch.softmax(batch["advantages"][top] / temperature, 0)
+    likelihood = (weights * new.log_prob(batch["actions"])[top]).sum()
+    found = script.objective(args, state.policy, batch | dict(multipliers=multipliers))
+    torch.testing.assert_close(found, likelihood - nu_mean * kl_mean - nu_std * kl_std)
+    assert nu_mean * kl_mean > 0.01 and nu_std * kl_std > 0.01 and (kl_mean / kl_std - 1).abs() > 0.1
+
+    def loss(multipliers):
+        return script.multiplier_loss(args, multipliers, batch["advantages"], kl_mean.detach(), kl_std.detach())
+
+    expected = torch.stack([args.eps_mean - kl_mean, args.eps_std - kl_std])
+    torch.testing.assert_close(grad(loss)(multipliers)[1:], expected)
 
 
 def test_vmpo_is_held_to_the_policy_that_collected_the_batch():

@@ -316,6 +316,24 @@ def test_mistakes_in_the_tables(monkeypatch, capsys, text):
     assert text in refusal(capsys, "clipping")
 
 
+def test_diagnostics_understand_what_they_are_called_with():
+    """Of every experiment, with every table of sizes: long before there is a run to measure."""
+    module = load("experiments")
+    calls = {call for experiment in module.EXPERIMENTS.values() for call in experiment.results}
+    for call, sizes in product(calls, ({}, module.PAPER_SIZES, module.SMALL_SIZES)):
+        diagnostic, *options = shlex.split(call)
+        options += shlex.split(sizes.get(diagnostic, ""))
+        args = tyro.cli(load(diagnostic).Args, args=[*options, "--labels", "A=ppo", "--out", "x", "--", "run"])
+        assert args.runs == (Path("run"),) and args.labels == ("A=ppo",)
+
+
+def test_time_on_slurm_is_in_minutes(capsys):
+    module = load("experiments")
+    with pytest.raises(SystemExit):
+        module.slurm_executor(module.Args(slurm=("time=2:00:00",)), Path("out"), "x", 1)
+    assert "--slurm time=2:00:00: give the minutes" in capsys.readouterr().err
+
+
 @pytest.fixture
 def here(runs, monkeypatch):
     """An empty working directory; this Python; no compiler, so that runs begin at once."""

@@ -224,8 +224,16 @@ def test_landscape_matches_the_known_reward(known, name, tmp_path):
         [(a, b) for a in (0, 1, 3) for b in (0, 1, 3)],
     )
     step, surrogates = module.take_step(source, (0, 0), experience, points)
-    random = module.random_direction(source, np.random.default_rng((0, 0, 0)))
+    rng = np.random.default_rng((0, 0, 0))
+    random = module.random_direction(source, rng)
     assert random.norm().item() == pytest.approx(2)
+    args, after = common.checkpoint_state(source)[1:]
+    after.rng = rng  # which deals the minibatches
+    batch = script.estimate_advantages(args, after, experience)
+    script.update(args, after, batch)
+    assert torch.equal(step, script.flat_parameters(after.policy) - start)
+    places = [common.with_parameters(state.policy, start + a * step + b * random) for a, b in points]
+    assert surrogates == pytest.approx([script.objective(args, x, batch).item() for x in places], abs=1e-6)
     found = cells(tmp_path, "landscape")
     assert [(cell["step"], cell["random"]) for cell in found] == points
     for cell, surrogate in zip(found, surrogates):

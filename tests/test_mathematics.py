@@ -3,6 +3,7 @@
 import copy
 import math
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -251,6 +252,29 @@ def test_the_losses_in_an_ordinary_torch_loop_give_what_update_gives(algo):
     if algo == "ppo_m":
         expected = {k: x for k, x in expected.items() if "clipped" not in k}
     assert {k: x for k, x in statistics.items() if "_grad" in k} == pytest.approx(expected, rel=1e-3)
+
+
+def test_logged_clip_fraction_and_entropy_are_those_of_the_new_policy():
+    script, args, state = start("ppo", policy_lr=0.01, anneal_lr=False)
+    _, batch, statistics = iterate(script, args, state)
+    new = torch.distributions.Normal(state.policy.mean(batch["obs"]), state.policy.log_std.exp())
+    ratios = (new.log_prob(batch["actions"]).sum(1) - batch["old_log_probs"]).exp()
+    assert statistics["clip_fraction"] == pytest.approx(((ratios < 0.8) | (ratios > 1.2)).float().mean().item())
+    assert statistics["entropy"] == pytest.approx(new.entropy().sum(1).mean().item())
+    assert 0.05 < statistics["clip_fraction"] < 0.95
+
+
+@pytest.mark.parametrize("algo", ["ppo", "reinforce"])
+def test_environment_gets_the_squashed_action_and_the_batch_the_one_drawn(algo, monkeypatch):
+    script, args, state = start(algo, env_id="environments:Clock-v0", squash_action=True)
+    low, high = np.array([-0.4, 0.0], np.float32), np.array([0.4, 3.0], np.float32)
+    [actor], taken = state.actors, []
+    env, step = actor.env.unwrapped, actor.env.unwrapped.step
+    env.action_space = gym.spaces.Box(low, high)
+    monkeypatch.setattr(env, "step", lambda action: taken.append(action) or step(action))
+    drawn = script.rollout(args, state)["actions"]
+    np.testing.assert_allclose(taken, low + (high - low) * (np.tanh(drawn) + 1) / 2, rtol=1e-5)
+    assert np.abs(drawn).max() > 2
 
 
 def test_update_is_torchs_adam_on_losses_written_anew():

@@ -35,6 +35,27 @@ def test_kl_between_policies_is_exact(run):
     np.testing.assert_allclose(found, np.array([[0, 1], [1, 0]]) * sum(of_an_action), atol=1e-6)  # of two, halved
 
 
+def test_step_is_taken_with_the_optimizer_and_the_learning_rate_of_the_checkpoint(run, tmp_path):
+    def step(name, **changes):
+        path = tmp_path / name / "checkpoints" / "iter_000003.pt"
+        path.parent.mkdir(parents=True)
+        checkpoint = torch.load(run / "checkpoints" / path.name, weights_only=True)
+        torch.save(checkpoint | {name: change(checkpoint[name]) for name, change in changes.items()}, path)
+        source = common.Source(ROOT / "algos" / "ppo.py", tmp_path / name, 3)
+        start = common.flat_parameters(common.checkpoint_state(source)[2].policy)
+        return load("steps").training_step(source, (0,), 1, 64) - start
+
+    as_it_is, again = step("a"), step("b")
+    assert torch.equal(as_it_is, again)
+    forgetful = step("c", policy_adam=lambda adam: adam | {name: torch.zeros_like(x) for name, x in moments(adam)})
+    faster = step("d", global_step=lambda _: 0)  # as at the start of the annealing
+    assert (forgetful - as_it_is).norm() > 0.1 * as_it_is.norm() and faster.norm() > 1.5 * as_it_is.norm()
+
+
+def moments(adam):
+    return [(name, x) for name, x in adam.items() if name.startswith("exp_avg")]
+
+
 def test_steps_from_the_same_batches_are_one_step(run, tmp_path, monkeypatch):
     module = load("steps")
     step = module.training_step

@@ -26,6 +26,7 @@ from conftest import (
     progress,
     start,
 )
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 
 def command(algo, flags):
@@ -42,7 +43,7 @@ FLAGS = {
     "obs_norm": (dict(), "networks", "obs"),
     "obs_clip": (dict(obs_clip_range=0.5), "networks", "obs"),
     "tanh": (dict(), "networks", "actions"),
-    "grad_clip": (dict(max_grad_norm=0.01), "networks experience", "policy_1"),
+    "grad_clip": (dict(max_grad_norm=0.01), "networks experience value_1", "policy_1"),
     "value_grad_clip": (dict(max_grad_norm=0.01), "networks experience policy_1", "value_1"),
 }
 CASES = [
@@ -140,6 +141,22 @@ def test_killed_run_continues_to_the_same_bits(algo, env_id, num_envs, signs, ru
     assert_same(contents(checkpoints(folder)[-1]), contents(checkpoints(whole)[-1]))
     assert progress(folder) == progress(whole)
     assert len(progress(whole)) >= 14
+    logged = EventAccumulator(str(folder)).Reload().Scalars("train/mean_kl")  # as TensorBoard shows it
+    assert [x.step for x in logged] == [int(row["global_step"]) for row in progress(whole)]
+    assert [x.value for x in logged] == pytest.approx([float(row["mean_kl"]) for row in progress(whole)])
+
+
+@pytest.mark.xdist_group("compiled")  # the worker that compiles these updates anyway
+def test_compiled_run_continues_to_the_same_bits_in_another_process(runs):
+    small = dict(compile=True, policy_hidden="4", value_hidden="4", num_steps=64, total_timesteps=256)
+    again = command("ppo", flags_of("ppo", run_name="a", checkpoint_every=1, **small))
+    subprocess.run(again, check=True)
+    *_, third, last = checkpoints(runs / "runs" / "a")
+    whole = contents(last)
+    third.unlink()
+    last.unlink()
+    subprocess.run(again, check=True)
+    assert_same(contents(last), whole)
 
 
 def test_edited_script_and_other_versions_continue_and_say_so(runs, capsys):

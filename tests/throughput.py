@@ -5,8 +5,9 @@
 
 Each round measures one after another, on one thread: raw, env.step with Gaussian actions, resets included; ours, the
 median sps of progress.csv from the third iteration on (so without compilation); and, where stable-baselines3 (for
-trpo: sb3-contrib) is installed, its PPO or TRPO with the same batch, minibatches, epochs and networks. Machines differ
-and drift: the ratios, taken round by round, are what to read.
+trpo: sb3-contrib) is installed, its PPO or TRPO at its defaults: PPO's are the same batch, minibatches, epochs and
+networks; its TRPO takes 15 steps of conjugate gradients (ours 10), with Fisher products over all states (ours over a
+tenth) and half the minibatches. Machines differ and drift: the ratios, taken round by round, are what to read.
 """
 
 import csv
