@@ -465,7 +465,7 @@ def report():
     for row in zip(names, gained, noise, far, explained, strict=True):
         yield f"| {' | '.join(row)} |".replace("|  |", "| |").replace("-0", "−0")
     logged = re.findall(r"training logged (.*?),", text)
-    yield f"flatters the critic: {logged[1]}, and {explained[1]} of the returns of fresh episodes"
+    yield f"flatters the critic: {logged[1]}, and {explained[1]} of the returns of fresh segments"
     yield f"bound in IM's tables in {far[1]} of the iterations"
 
 
