@@ -212,8 +212,9 @@ def clipping():
     for place in PLACES:
         results = measured(f"clipping/{place.lower()}")
         of, [cell] = {x["label"]: np.array(x["finals"]) for x in results["settings"]}, results["aai"]
-        [seeds] = {len(x) for x in of.values()}
-        yield f"{place}-v4, {seeds} seeds"
+        seeds = max(map(len, of.values()))
+        fewer = [f"{label} {len(x)}" for label, x in of.items() if len(x) < seeds]
+        yield f"{place}-v4, {seeds} seeds" + f" ({', '.join(fewer)})" * bool(fewer)
         found = differences(of, cell)
         for name, x in found.items():
             said = claims.setdefault(name, ([], {}))
@@ -333,7 +334,7 @@ def trust_region():
     yield f"above 1.2 at all 120 checkpoints: PPO and PPO-M {span(ratios, 1)}, TRPO {span(trpo, 1)}"
     largest = max(of("PPO", "train", "mean_kl") + of("PPO-M", "train", "mean_kl"))
     yield f"Their mean KL is {largest:.2f} nats at most"
-    peaks, ranks, larger, shares, medians, states = [], [], [], [], [], []
+    peaks, ranks, larger, shares, medians, states, beyond = [], [], [], [], [], [], []
     for path, bound in (("hopper", 0.13), ("walker2d", 0.04)):
         ppo, ppo_m, trpo = ([x["train"]["mean_kl"] for x in seen[path, name]] for name in ("PPO", "PPO-M", "TRPO"))
         iterations = [x["iteration"] for x in seen[path, "PPO"]]
@@ -350,6 +351,8 @@ def trust_region():
         states.append(span([x["train"]["max_kl"] / bound for x in seen[path, "TRPO"]]))
         heldout = [x["heldout"]["mean_kl"] for x in seen[path, "TRPO"]]
         yield f"at {sum(x > bound for x in heldout)} of 20 checkpoints, {max(heldout):.3f} at most"
+        beyond += [x / bound - 1 for x in heldout if x > bound]
+    yield f"held out above it at {len(beyond)}, by {100 * max(beyond):.0f} % at most"
     yield "Hopper peak at iteration {}, Walker2d at {} of 488".format(*peaks)
     yield "is largest at iteration {} on Hopper, at {} on Walker2d".format(*peaks)
     yield "rank correlation with the iteration {}, {}".format(*ranks)
@@ -470,7 +473,7 @@ def report():
 
 
 def baselines():
-    explained = []
+    explained, none = [], []
     for env, path in (("Walker2d", "walker2d"), ("Hopper", "hopper")):
         for x in measured(f"baselines/{path}"):
             names = "value network", "true value function", "discounted returns (no baseline)"
@@ -478,7 +481,11 @@ def baselines():
             yield f"| {env}-v5 | {x['iteration']} | {' | '.join(map(pairs, scales))} |"
             if x["iteration"] == 150:
                 yield f"{pairs(scales[1])} for {pairs(scales[0])}"
+            low, network = scales[2]["interval"][0], pairs(scales[0])
+            if not network.startswith("more") and low > scales[0]["interval"][1]:  # the intervals are apart
+                none.append(f"{pairs(scales[2])} for {network.split()[0]}")
             explained.append(list(x["explained_variance"].values()))
+    yield "the three checkpoints that tell: {}; {}; {}".format(*none)
     assert all(true > network for network, true in explained)
     network, true = (f"{min(x):.3f} to {max(x):.3f}" for x in zip(*explained))
     yield f'of the variance of held-out returns it explains {network}, the "true" one {true}'
