@@ -41,14 +41,13 @@ def definitions(path):
 
 
 def test_same_name_same_source():
-    first = {}
-    for path in (ROOT / "algos").glob("*.py"):
-        for name, source in definitions(path).items():
+    first, found = {}, {path: definitions(path) for path in (ROOT / "algos").glob("*.py")}
+    for path, sources in found.items():
+        for name, source in sources.items():
             if name not in DIFFERENT:
                 other, text = first.setdefault(name, (path, source))
                 assert source == text, f"{name} differs between {other} and {path}"
-    every = [definitions(path) for path in (ROOT / "algos").glob("*.py")]
-    assert VERSIONS == {name: len({x[name] for x in every if name in x}) for name in VERSIONS}
+    assert VERSIONS == {name: len({x[name] for x in found.values() if name in x}) for name in VERSIONS}
 
 
 def test_what_the_diagnostics_share_stands_once():
