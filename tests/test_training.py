@@ -137,6 +137,7 @@ def test_killed_run_continues_to_the_same_bits(algo, env_id, num_envs, signs, ru
         assert process.wait() == {signal.SIGKILL: -9, signal.SIGINT: 130}[sign]
         with open(folder / "progress.csv", "a") as file:
             file.write("19,5120,")  # a row that was being written
+    time.sleep(1)  # TensorBoard orders files by the second they were begun in; a new process needs longer to begin one
     load(algo).main(flags)
     assert_same(contents(checkpoints(folder)[-1]), contents(checkpoints(whole)[-1]))
     assert progress(folder) == progress(whole)
