@@ -253,12 +253,6 @@ def early_in_training():
     yield f"in all three, with intervals that are apart in {apart} of 6 cases"
 
 
-def scripts_of_today():
-    """PPO on Hopper again, with the scripts as they are."""
-    [ppo] = measured("clipping/hopper_checks")["settings"]
-    yield f"({len(ppo['seeds'])} seeds of PPO with today's end at {show(ppo['mean'])}.)"
-
-
 def below_the_paper():
     """What was tried about TRPO and TRPO+ on Humanoid."""
     schedule, trpo, noforce = measured("clipping/humanoid_checks")["settings"]
@@ -604,8 +598,8 @@ def guide():
     yield f"as large at {steps['a2c'][np.argmax(relative > 1)]:.1f}M"
 
 
-SECTIONS = learning, leave_one_out, carried_over, noise_of_the_nine, clipping, early_in_training, scripts_of_today
-SECTIONS += below_the_paper, trust_region, gradient, steps, noise, baselines, values, landscapes
+SECTIONS = learning, leave_one_out, carried_over, noise_of_the_nine, clipping, early_in_training, below_the_paper
+SECTIONS += trust_region, gradient, steps, noise, baselines, values, landscapes
 SECTIONS += algorithms, guide, replay, replay_of_ppo, report
 
 
