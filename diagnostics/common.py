@@ -43,9 +43,10 @@ from tqdm import tqdm
 # Runs ----------------------------------------------------------------------------------------------------------------
 
 CONTRACT = """
-    Args make_actors make_networks initial_state load_checkpoint restore rollout estimate_advantages objective update
+    Args make_actors make_networks initial_state begin_episodes load_checkpoint restore rollout estimate_advantages
+    objective update
 """.split()
-NOT_OF_THE_SETTING = "env_id seed runs_dir run_name overwrite checkpoint_every compile".split()
+NOT_OF_THE_SETTING = "squash_action env_id seed runs_dir run_name overwrite checkpoint_every compile".split()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +174,9 @@ def output_folder(out: Path | None, folders: tuple[Path, ...]) -> Path:
 
 def setting(config: dict[str, Any]) -> dict[str, Any]:
     """What makes the setting of a run, of its config.json: the algorithm and the arguments."""
-    return dict(algo=config["algo"]) | {name: x for name, x in config["args"].items() if name not in NOT_OF_THE_SETTING}
+    before = dict(bound_action="tanh" if config["args"].get("squash_action") else "no")  # as runs until 2026 had it
+    args = {name: x for name, x in config["args"].items() if name not in NOT_OF_THE_SETTING}
+    return dict(algo=config["algo"]) | before | args
 
 
 def flag(name: str, value: Any) -> str:
@@ -288,7 +291,8 @@ def copied(state: Any) -> Any:
 
 
 def training_state(source: Source) -> tuple[ModuleType, Any, Any]:
-    """Script, arguments and state of a checkpoint as training goes on from it: statistics live, compiled as it was."""
+    """Script, arguments and state of a checkpoint as training goes on from it: statistics live, compiled as it was, new
+    episodes."""
     script = load_script(source.script)
     checkpoint = script.load_checkpoint(source.path)
     args = script.Args(**checkpoint["args"])
@@ -296,17 +300,13 @@ def training_state(source: Source) -> tuple[ModuleType, Any, Any]:
         args = replace(args, compile=False)  # the same step, but for the last bits
     state = script.initial_state(args, script.make_actors(args))
     script.restore(state, checkpoint)
+    script.begin_episodes(args, state)
     return script, args, state
 
 
 def next_iteration(source: Source, *_: Any) -> tuple:
     """The iteration that training took from a checkpoint, exactly: state before, after, statistics, rollout, batch."""
     script, args, state = training_state(source)
-    if state.iteration and any(actor.obs is None for actor in state.actors):
-        text = (
-            "not one of Gymnasium's MuJoCo environments: new episodes begin, so its iterations are not what they were"
-        )
-        note(f"{args.env_id} is {text}")
     experience = script.rollout(args, state)
     batch = script.estimate_advantages(args, state, experience)
     after = copied(state)
@@ -344,7 +344,7 @@ def groups(pairs: int, num_steps: int) -> list[tuple[int, int]]:
 
 def segment_rows(experience: dict[str, Any], num_steps: int) -> list[slice]:
     """Rows of each actor's segment in a rollout, num_steps each (REINFORCE's go on to the end of the episode)."""
-    ends, rows, start = np.flatnonzero(experience["terminations"] | experience["truncations"]) + 1, [], 0
+    ends, rows, start = np.flatnonzero(experience["ends"]) + 1, [], 0
     while start < len(experience["obs"]):
         rows.append(slice(start, start + num_steps))
         start = ends[ends >= start + num_steps][0]

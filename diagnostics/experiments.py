@@ -6,7 +6,8 @@
     ./benchmark.sh gradients -- --pairs 1000 10_000         what follows -- goes to the experiment's first diagnostic
     ./benchmark.sh clipping --launcher slurm --jobs 50 --slurm partition=cpu account=me
 
-A run is named by its settings, so experiments share runs. An experiment of your own is one more record, in a file:
+A run's folder is named by a hash of its settings, so experiments share runs. An experiment of your own is one more
+record, in a file:
 
     from experiments import AGENTS, EXPERIMENTS, IM, PPO, PPO_STEP, Experiment
     AGENTS["no-gae"] = "ppo", IM, PPO_STEP, PPO, {"all": "--gae-lambda 1"}
@@ -15,7 +16,9 @@ A run is named by its settings, so experiments share runs. An experiment of your
 
 import contextlib
 import fcntl
+import hashlib
 import importlib
+import json
 import os
 import re
 import runpy
@@ -153,7 +156,7 @@ CL_PPO = {
 # share of the states for TRPO's Fisher matrix: IM's. 61 iterations are 999,424 steps: a checkpoint at 1M (its Table 3).
 GUIDE = {
     "all": """--num-envs 8 --num-steps 2048 --num-minibatches 8 --gamma 0.99 --no-anneal-lr --no-orthogonal-init
-              --policy-hidden 32 32 32 32 --no-tanh --activation-without-tanh silu --squash-action --entropy-coef 0
+              --policy-hidden 32 32 32 32 --no-tanh --activation-without-tanh silu --bound-action tanh --entropy-coef 0
               --obs-norm --obs-clip --obs-clip-range 10 --reward-scale --reward-scale-by returns
               --reward-clip --reward-clip-range 10 --grad-clip --max-grad-norm 0.5 --checkpoint-every 61""",
 }
@@ -337,15 +340,13 @@ class Run(NamedTuple):
     algo: str
     flags: tuple[str, ...]
 
-    def command(self, code: Path) -> list[str]:
-        return [sys.executable, str(code / "algos" / f"{self.algo}.py"), *self.flags]
-
 
 class Plan(NamedTuple):
     """What its script knows of a run."""
 
     run: Run
-    folder: Path
+    name: str  # that the script would give its folder: every flag, often too long for a file system
+    folder: Path  # named by a hash of the settings
     steps: int  # that it will have made in the end
     reached: int  # by its newest checkpoint
     setting: str  # as diagnostics spell it
@@ -353,6 +354,10 @@ class Plan(NamedTuple):
     @property
     def finished(self) -> bool:
         return self.reached >= self.steps
+
+    def command(self, code: Path) -> list[str]:
+        script = str(code / "algos" / f"{self.run.algo}.py")
+        return [sys.executable, script, *self.run.flags, "--run-name", self.folder.name]
 
 
 def make_runs(args: Args, experiment: Experiment) -> list[Run]:
@@ -423,14 +428,18 @@ def make_plans(runs: list[Run]) -> list[Plan]:
         args = tyro.cli(script.Args, args=run.flags, prog=f"benchmark.sh: {run.algo}.py")
         if not script.planned_steps(args):
             stop(f"--steps {args.total_timesteps}: less than one iteration of {run.algo}.py")
-        folder = Path(args.runs_dir) / script.default_run_name(args)
+        # Experiments share the runs that they have in common, so the name is that of the settings, whatever the flags.
+        text = json.dumps({k: v for k, v in vars(args).items() if k not in script.NOT_OF_THE_RUN}, sort_keys=True)
+        digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+        short = f"{args.env_id}__{run.algo}__{digest}__seed{args.seed}".replace("/", "-").replace(":", "-")
+        name, folder = script.run_folder(args).name, Path(args.runs_dir) / short
         reached = 0
         for newest in sorted(folder.glob("checkpoints/iter_*.pt"))[-1:]:
             with contextlib.suppress(Exception):  # damaged: the run will say so
                 reached = torch.load(newest, weights_only=True)["global_step"]
-        others = {"env_id", "seed", "compile", *script.NOT_OF_THE_RUN}  # compile: the machine may have turned it off
+        others = {"env_id", "seed", "checkpoint_every", *script.NOT_OF_THE_RUN}
         setting = " ".join([run.algo, *(flag(k, x) for k, x in vars(args).items() if k not in others)])
-        plans.append(Plan(run, folder, script.planned_steps(args), reached, setting))
+        plans.append(Plan(run, name, folder, script.planned_steps(args), reached, setting))
     return plans
 
 
@@ -443,9 +452,9 @@ def load_script(algo: str) -> ModuleType:
 
 
 def in_use(folder: Path) -> bool:
-    """Whether another process trains the run now. Where the file system has no locks, none is seen."""
+    """Whether another process trains the run now."""
     try:
-        with open(folder / "progress.csv") as file:
+        with open(folder / ".lock") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # over NFS an exclusive one needs a file open for writing
     except BlockingIOError:
         return True
@@ -515,7 +524,7 @@ def log_of(out: Path, plan: Plan) -> Path:
 
 
 def work_of(out: Path, code: Path, plan: Plan) -> Work:
-    return Work(plan.run.command(code), log_of(out, plan), plan.folder)
+    return Work(plan.command(code), log_of(out, plan), plan.folder)
 
 
 def launch_local(out: Path, jobs: int, missing: list[Plan]) -> None:
@@ -688,7 +697,7 @@ def report(plans: list[Plan], out: Path) -> None:
         lines = log.read_text(errors="replace").splitlines() if log.is_file() else []
         if lines and "ended with status" in lines[-1]:
             said = [line for line in lines if not line.startswith("--- ")]
-            print(f"  {log}: {said[-1] if said else lines[-1]}", file=sys.stderr)
+            print(f"  {plan.name}: {said[-1] if said else lines[-1]} ({log})", file=sys.stderr)
 
 
 # Main ----------------------------------------------------------------------------------------------------------------
@@ -760,7 +769,7 @@ def main() -> None:
     runs = {name: make_runs(args, experiment) for name, experiment in experiments.items()}
     unique = list({(run.algo, run.flags): run for x in runs.values() for run in x}.values())
     if args.launcher == "print":
-        print(*(shlex.join(run.command(Path(os.path.relpath(ROOT)))) for run in unique), sep="\n")
+        print(*(shlex.join(plan.command(Path(os.path.relpath(ROOT)))) for plan in make_plans(unique)), sep="\n")
         return
     if args.launcher == "slurm" and not shutil.which("sbatch"):
         stop("no Slurm on this machine: there is no sbatch")

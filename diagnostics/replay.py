@@ -8,8 +8,7 @@ Update 300 is what iteration 300 ends with; --from 300 --to 325 are the 25 updat
 iterations begin. The replay goes from the newest checkpoint at or before --from, through --to, to the next checkpoint.
 Of every checkpoint that it meets it says whether it arrives at the same state, and of progress.csv whether it repeats
 it, to the last digit. Where it does not (another version of a library or of the script, no compiler), it goes on from
-the checkpoint. Of an environment that is not MuJoCo's only a replay --from 0 is exact: a checkpoint does not hold the
-episodes that were under way, so from any other, new ones begin, and its iterations are not those that training took.
+the checkpoint.
 
 - promised: the change of the script's own objective on the update's batch, in that objective's units.
 - reward: mean undiscounted return of complete episodes of the policies before and after the update, both with the
@@ -57,7 +56,6 @@ from common import (
     look,
     measure_missing,
     new_figure,
-    note,
     open_runs,
     output_folder,
     play_seeds,
@@ -100,6 +98,7 @@ def replay(args: Args, sources: list[Source], folder: Path) -> dict[int, tuple[d
     seconds = 0.1 if sys.stderr.isatty() else 30  # in a file, a line now and then
     for i in tqdm(range(arrived, max(args.last, *later, 0)), "replay", leave=False, mininterval=seconds):
         before = flat_parameters(state.policy)
+        script.begin_episodes(settings, state)
         numbers = take_iteration(script, settings, state)
         numbers["unlike_progress"] = unlike_progress(numbers, rows.get(i))
         numbers |= dict(next_checkpoint=None, unlike_checkpoint=None)
@@ -108,8 +107,8 @@ def replay(args: Args, sources: list[Source], folder: Path) -> dict[int, tuple[d
             save_state(base, state, Source(script, folder, i + 1).path)
         if i + 1 in later:
             _, _, there = training_state(later[i + 1])
-            kept = [name for name in vars(state) if name != "actors" or there.actors[0].obs is not None]
-            unlike = [name for name in kept if not same(getattr(state, name), getattr(there, name))]
+            parts = [name for name in vars(state) if name != "actors"]
+            unlike = [name for name in parts if not same(getattr(state, name), getattr(there, name))]
             for j in range(arrived, i + 1):
                 taken[j][0].update(next_checkpoint=i + 1, unlike_checkpoint=unlike)
             state, arrived = there if unlike else state, i + 1
@@ -125,8 +124,7 @@ def save_state(base: dict[str, Any], state: Any, path: Path) -> None:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two parts of a training state are equal, to the bit. Of an actor: its observation and its episode so far,
-    which tell of its environment."""
+    """Whether two parts of a training state are equal, to the bit."""
     if isinstance(a, Tensor | np.ndarray):
         return np.array_equal(a, b)
     if isinstance(a, list):
@@ -136,7 +134,7 @@ def same(a: Any, b: Any) -> bool:
     elif isinstance(a, np.random.Generator):
         a, b = a.bit_generator.state, b.bit_generator.state
     elif hasattr(a, "__dict__"):
-        a, b = ({name: x for name, x in vars(part).items() if name != "env"} for part in (a, b))
+        a, b = vars(a), vars(b)
     return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a) if isinstance(a, dict) else a == b
 
 
@@ -189,7 +187,7 @@ def episode_steps(experience: dict[str, Any], num_steps: int, lengths: list[int]
     episode before the rollout."""
     begins = {rows.start: length for rows, length in zip(segment_rows(experience, num_steps), lengths)}
     steps, step = [], 0
-    for row, ended in enumerate(experience["terminations"] | experience["truncations"]):
+    for row, ended in enumerate(experience["ends"]):
         step = begins.get(row, step) + 1
         steps.append(step)
         step = 0 if ended else step
@@ -414,17 +412,12 @@ def main(argv: list[str] | None = None) -> None:
         stop("--episodes 1: an interval needs two" if len(args.runs) == 1 else "name one run")
     [run] = open_runs(args.runs, args.script)
     sources = sources_between(run, args)
-    _, settings, state = checkpoint_state(sources[0])
-    exact = sources[0].iteration == 0 or all(actor.obs is not None for actor in state.actors)
-    if not exact:
-        text = f"{settings.env_id} is not one of Gymnasium's MuJoCo environments: new episodes begin"
-        text += f" at {sources[0].path.name}, so these iterations are not what they were"
-        note(f"{text} (from the untrained checkpoint they would be)")
+    state = checkpoint_state(sources[0])[2]
     path = output_folder(args.out, args.runs) / "replay.json"
     cells = []
     for i in range(args.first, args.last):
         base = [source for source in sources if source.iteration <= i][-1]
-        replayed = dict(iteration=i, checkpoint_iteration=base.iteration, exact=exact, episodes=args.episodes)
+        replayed = dict(iteration=i, checkpoint_iteration=base.iteration, episodes=args.episodes)
         cells.append(identify(base, args.seed) | replayed)
     limit = state.actors[0].env.spec.max_episode_steps
     work = [(partial(measure_updates, args, sources), sources[0], cells, 2 * args.episodes)]

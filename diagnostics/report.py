@@ -154,7 +154,7 @@ def measure_fresh(args: Args, source: Source, sample: Callable, _: Any) -> Itera
 def ratio_of_sums(x: np.ndarray, y: Any, data: dict[str, Any], of_logarithm: bool = False) -> dict[str, Any]:
     """Sum of x [B] over sum of y [B], neither ever negative, and its 95 % t-interval over the episodes of the rollout
     (delta method, as in value.relative_errors); in logarithms for what is skewed."""
-    starts = np.append(0, np.flatnonzero(data["terminations"] | data["truncations"])[:-1] + 1)
+    starts = np.append(0, np.flatnonzero(data["ends"])[:-1] + 1)
     x, y = (np.add.reduceat(np.broadcast_to(z, len(data["obs"])).astype(float), starts) for z in (x, y))
     mean = (x.sum() / max(y.sum(), 1e-30)).item()
     ends = t_interval((x - mean * y) / y.mean().clip(1e-30) / (max(mean, 1e-30) if of_logarithm else 1))
@@ -246,13 +246,16 @@ COLUMNS = "global_step sps episodes episodic_return episodic_length entropy mean
 
 
 def read_progress(folder: Path) -> dict[str, np.ndarray]:
-    """The columns of progress.csv; a row that training has only begun to write is left out."""
+    """The columns of progress.csv, nan where a row is missing or only begun."""
     try:
         with open(folder / "progress.csv", newline="") as file:
-            rows = [row for row in DictReader(file) if None not in row.values()]
-        columns = set(rows[0]) | set(COLUMNS)
-        return {name: np.array([float(row[name] or "nan") for row in rows]) for name in columns}
-    except (OSError, ValueError, KeyError, IndexError):
+            rows = {int(row["iteration"]): row for row in DictReader(file) if None not in row.values()}
+        found = {name: np.full(max(rows) + 1, np.nan) for name in [*rows[max(rows)], *COLUMNS]}
+        for iteration, row in rows.items():
+            for name, column in found.items():
+                column[iteration] = float(row.get(name) or "nan")
+        return found
+    except (OSError, ValueError, KeyError):
         stop(f"{folder}: no progress.csv with an iteration, so nothing to report")
 
 
@@ -264,7 +267,7 @@ def read_run(sources: list[Source], style: dict[str, Any], out: Path) -> Run:
     stds = {i: x["log_std"].exp().tolist() for i, x in checkpoints.items() if "log_std" in x}
     state = checkpoint_state(sources[-1])[2]
     space = state.actors[0].env.action_space
-    bounded = space.is_bounded() and not config["args"].get("squash_action")
+    bounded = space.is_bounded() and config["args"].get("bound_action") != "tanh"
     bounds = ((space.high - space.low) / 2).tolist() if bounded else None
     run = Run(folder.name, style, config, vars(script.Args()), progress, stds, bounds, hasattr(state, "value"))
     return run._replace(last=max(checkpoints), cells=read_cells([out, folder / "figures"], sources, run.batch_size))
@@ -289,7 +292,7 @@ def describe_run(run: Run) -> dict[str, str]:
     """What there is to know of a run before its numbers."""
     defaults = {flag(name, x) for name, x in run.defaults.items()}
     flags = [flag(name, x) for name, x in setting(run.config).items() if name in run.defaults]
-    seconds = (np.diff(run.progress["global_step"], prepend=0) / run.progress["sps"]).sum()
+    seconds = np.nansum(np.diff(run.progress["global_step"], prepend=0) / run.progress["sps"])
     sampled = {}
     for name, (size, text) in SIZES.items():
         for n in sorted({x[size] for x in run.cells[name]}):

@@ -91,8 +91,7 @@ def measure_values(args: Args, source: Source, sample: Callable, _: Any) -> Iter
 
 def estimate_targets(script: ModuleType, settings: Any, before: Any, data: dict[str, Any]) -> dict[str, Tensor]:
     """The three targets of a rollout's pairs, each [B], of the value network before the fit where they need one."""
-    ends = data["terminations"] | data["truncations"]
-    stopped = data | dict(terminations=ends, truncations=np.zeros_like(ends), final_obs=data["final_obs"][:0])
+    stopped = data | dict(terminations=data["ends"])
 
     def targets(data: dict[str, Any], **other: Any) -> Tensor:
         return script.estimate_advantages(replace(settings, **other), before, data)["value_targets"]
@@ -108,7 +107,7 @@ def relative_errors(values: Tensor, targets: Tensor, data: dict[str, Any]) -> di
     errors = (values - targets).abs().double().numpy() / size.clip(1e-30)
     inner, kept = ~data["terminations"], in_mean(targets, data)
     mean = errors[kept].mean()
-    starts = np.append(0, np.flatnonzero(data["terminations"] | data["truncations"])[:-1] + 1)
+    starts = np.append(0, np.flatnonzero(data["ends"])[:-1] + 1)
     sums = np.add.reduceat(np.stack([errors * kept, kept], axis=1), starts)  # of each episode, or what there is of it
     # The mean is a ratio of two sums; to first order its logarithm varies as the mean of these over the episodes (delta
     # method). In logarithms, since errors are positive and skewed: of few episodes that covers better.
@@ -129,9 +128,9 @@ def in_mean(targets: Tensor, data: dict[str, Any]) -> np.ndarray:
 
 def steps_to_cut(data: dict[str, Any]) -> np.ndarray:
     """Steps [B] from each pair to the cut of its episode, 1 at the last; 0 where a terminal state comes first."""
-    rows, ends = np.arange(len(data["terminations"])), np.flatnonzero(data["terminations"] | data["truncations"])
+    rows, ends = np.arange(len(data["terminations"])), np.flatnonzero(data["ends"])
     end = ends[np.searchsorted(ends, rows)]
-    return np.where(data["truncations"][end], end - rows + 1, 0)
+    return np.where(data["terminations"][end], 0, end - rows + 1)
 
 
 def error_of_exact_values(distances: np.ndarray, gamma: float) -> np.ndarray:

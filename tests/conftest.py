@@ -1,5 +1,6 @@
 """What the tests share: the scripts as modules, a training state in memory, a run on disk."""
 
+import copy
 import csv
 import dataclasses
 import importlib.util
@@ -59,9 +60,16 @@ def start(algo, **settings):
 
 def iterate(script, args, state):
     """One training iteration of the state through the contract -> rollout, batch, statistics."""
+    script.begin_episodes(args, state)
     experience = script.rollout(args, state)
     batch = script.estimate_advantages(args, state, experience)
     return experience, batch, script.update(args, state, batch)
+
+
+def copied(state):
+    """A copy of a training state but for its actors."""
+    parts = {name: copy.deepcopy(part) for name, part in vars(state).items() if name != "actors"}
+    return dataclasses.replace(state, **parts)
 
 
 def checkpoints(folder):
@@ -72,7 +80,7 @@ def parameters(path):
     """Network and optimizer tensors of a checkpoint, by name."""
     checkpoint = torch.load(path, weights_only=True)
     parts = ("policy", "value", "policy_adam", "value_adam")
-    return {f"{part}.{k}": x for part in parts if part in checkpoint for k, x in checkpoint[part].items()}
+    return leaves({part: checkpoint[part] for part in parts if part in checkpoint})
 
 
 def contents(path):

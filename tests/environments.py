@@ -37,6 +37,22 @@ class Unbounded(Clock):
     action_space = gym.spaces.Box(-np.inf, np.inf, (2,))
 
 
+class Numbers(Clock):
+    """A Clock that ends after three steps, and says so with the numbers 0 and 1."""
+
+    def step(self, action):
+        obs, reward, *_ = super().step(action)
+        return obs, reward, int(self.steps == 3), 0, {}
+
+
+class Editor(Clock):
+    """A Clock that changes the action that it gets."""
+
+    def step(self, action):
+        action[:] = 7.0
+        return super().step(action)
+
+
 class Image(Clock):
     observation_space = gym.spaces.Box(0, 255, (8, 8, 3), np.uint8)
 
@@ -112,5 +128,7 @@ gym.register("Counter-v0", Counter, max_episode_steps=500)
 gym.register("Timed-v0", lambda: TimeAwareObservation(gym.make("Hopper-v5")))
 gym.register("Nan-v0", Nan, max_episode_steps=5)
 gym.register("Unbounded-v0", Unbounded, max_episode_steps=5)
+gym.register("Numbers-v0", Numbers)
+gym.register("Editor-v0", Editor, max_episode_steps=5)
 gym.register("Image-v0", Image)
 gym.register("Dictionary-v0", Dictionary)

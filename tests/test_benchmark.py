@@ -83,7 +83,7 @@ GUIDE = {
     "vmpo": dict(num_minibatches=8, policy_epochs=10, value_epochs=10, eps_temperature=0.01, eps_std=5e-5),
 }
 ALL_OF_GUIDE = dict(policy_hidden=(32,) * 4, value_hidden=(256,) * 5, tanh=False, activation_without_tanh="silu")
-ALL_OF_GUIDE |= dict(squash_action=True, policy_lr=3e-4, value_lr=3e-4, anneal_lr=False, grad_clip=True, gamma=0.99)
+ALL_OF_GUIDE |= dict(bound_action="tanh", policy_lr=3e-4, value_lr=3e-4, anneal_lr=False, grad_clip=True, gamma=0.99)
 ALL_OF_GUIDE |= dict(max_grad_norm=0.5, obs_clip_range=10, reward_clip_range=10, num_steps=2048, gae_lambda=0.95)
 ALL_OF_GUIDE |= dict(num_envs=8, total_timesteps=8_000_000, obs_norm=True, reward_scale=True, obs_clip=True)
 ALL_OF_GUIDE |= dict(value_grad_clip=True)
@@ -125,7 +125,8 @@ def runs_of(*arguments):
 
 
 def names_of(*arguments):
-    names = [load(algo).default_run_name(args) for algo, args in runs_of(*arguments)]
+    """Names of the runs' folders, hashes of their settings."""
+    names = [args.run_name for _, args in runs_of(*arguments)]
     assert len(set(names)) == len(names)  # or two processes would fight for one run
     return set(names)
 
@@ -217,7 +218,8 @@ def test_settings_of_ablation_and_leave_one_out():
     assert found == expected and len(runs) == 20
     for _, args in runs:
         assert (args.policy_lr, args.value_lr) == (3e-4, 2.5e-4) and args.value_grad_clip == args.grad_clip
-    assert "Hopper-v5__ppo__seed1" in names_of("leave-one-out")  # ppo.py's defaults
+    defaults = load("ppo").Args()
+    assert any(replace(args, run_name="") == defaults for _, args in runs)  # ppo.py as it is
 
 
 def test_experiments_share_runs():
@@ -234,7 +236,7 @@ def test_experiments_share_runs():
 def test_options_reach_the_commands(tmp_path, capsys):
     odd = f"{tmp_path}/a 'b' $(touch {tmp_path}/injected)"
     for line in lines_of("landscapes", "--runs-dir", odd, "--launcher", "print"):
-        assert shlex.split(line)[-2:] == ["--runs-dir", odd]
+        assert shlex.split(line)[-4:-1] == ["--runs-dir", odd, "--run-name"]
     runs = runs_of("--seeds=3", "values", "--envs", "Hopper", "Walker2d", "Hopper", "--steps", "4096")
     assert len(runs) == 12 and {args.total_timesteps for _, args in runs} == {4096}
     assert [args.env_id for _, args in runs[:3:2]] == ["Hopper-v5", "Walker2d-v5"]
@@ -249,7 +251,8 @@ def test_options_reach_the_commands(tmp_path, capsys):
     runs_of("entropy", "--envs", "Ant", "Walker2d", "--seeds", "1")  # whose settings are those of all environments
     assert capsys.readouterr().err == ""
     hoppers = runs_of("values", "--envs", "Hopper", "--seeds", "1")
-    assert [replace(args, env_id="Hopper-v5") for _, args in own] == [args for _, args in hoppers]
+    own, hoppers = ([replace(args, env_id="", run_name="") for _, args in x] for x in (own, hoppers))
+    assert own == hoppers
 
 
 def test_an_experiment_of_ones_own(tmp_path):
@@ -365,13 +368,10 @@ def wait_until(holds, seconds):
 def test_local_run_waits_reports_a_failure_trains_what_is_missing_and_then_nothing(here):
     command = "kl-schedule --envs Hopper --seeds 1 --steps 2048 --jobs 2 --out results".split()
     log = here / "results" / "logs"
-    constant, schedule = (
-        here / "runs" / f"Hopper-v5__trpo_plus__total-timesteps=2048__no-grad-clip{flag}__seed1"
-        for flag in ("", "__max-kl-final=0.07")
-    )
+    constant, schedule = (here / "runs" / args.run_name for _, args in runs_of(*command))
     mend = damage(schedule)
     constant.mkdir()
-    with open(constant / "progress.csv", "a") as other:  # another experiment trains it
+    with open(constant / ".lock", "a") as other:  # another experiment trains it
         fcntl.flock(other, fcntl.LOCK_EX)
         process = subprocess.Popen([ROOT / "benchmark.sh", *command], stderr=subprocess.PIPE, text=True)
         for folder, text in ((constant, "running elsewhere"), (schedule, "ended with status 2")):
@@ -382,7 +382,8 @@ def test_local_run_waits_reports_a_failure_trains_what_is_missing_and_then_nothi
     assert process.returncode == 1
     assert "1 of 2 done, 0 running, 1 failed" in errors
     assert "1 of 2 runs are not finished" in errors and "TRPO+schedule on Hopper-v5: 1 of 1" in errors
-    assert f"{schedule.name}.log: trpo_plus.py: {schedule.relative_to(here)}" in errors
+    whole_name = "Hopper-v5__trpo_plus__total-timesteps=2048__no-grad-clip__max-kl-final=0.07__seed1"
+    assert f"{whole_name}: trpo_plus.py: {schedule.relative_to(here)}" in errors and f"{schedule.name}.log" in errors
     assert "iter_000000.pt is damaged" in errors and f"{constant.name}.log" not in errors
     assert len(progress(constant)) == 1
     settings = json.loads((here / "results" / "rewards.json").read_text())["settings"]
@@ -413,7 +414,7 @@ def test_interrupted_local_run_stops_its_children_and_says_how_to_go_on(here):
     process.terminate()
     assert "the same command goes on" in process.communicate(timeout=300)[1]
     assert process.returncode == 130
-    for path in here.glob("runs/*/progress.csv"):
+    for path in here.glob("runs/*/.lock"):
         with open(path) as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the script is gone
 
@@ -432,7 +433,7 @@ def slurm(*command):
 
 def test_slurm_array_with_a_failing_a_requeued_and_a_shared_run(cluster, here, request):
     command = "kl-schedule --envs Hopper Walker2d --seeds 1 --steps 40960 --set".split() + ["--checkpoint-every 2"]
-    names = [load(algo).default_run_name(args) for algo, args in runs_of(*command)]
+    names = [args.run_name for _, args in runs_of(*command)]
     broken, _, requeued, shared = (here / "runs" / name for name in names)
     damage(broken)
     submit = *command, *"--out results --launcher slurm --runs-per-task 1 --jobs 3 --slurm job-name=mine".split()
@@ -461,6 +462,7 @@ def test_slurm_array_with_a_failing_a_requeued_and_a_shared_run(cluster, here, r
     assert sorted(states) == ["COMPLETED", "COMPLETED", "COMPLETED", "FAILED"]
     assert "JobState=FAILED" in slurm("scontrol", "show", "job", "-o", table)  # the failure is not lost
     messages = (here / "results" / "logs" / "results.log").read_text()
-    assert "1 of 4 runs are not finished" in messages and f"{broken.name}.log: trpo_plus.py: " in messages
+    assert "1 of 4 runs are not finished" in messages and f"{broken.name}.log" in messages
+    assert "seed1: trpo_plus.py: " in messages
     settings = json.loads((here / "results" / "rewards.json").read_text())["settings"]
     assert len(settings) == 3

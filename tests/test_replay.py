@@ -59,15 +59,14 @@ def exact_reward(state):
 def test_planted_update_is_found_at_its_iteration_with_the_exact_rewards(known, tmp_path, capsys):
     script = ["--script", str(known / "my_ppo.py")]
     cells = replay(known / "chain", 0, 6, tmp_path, *script, episodes=40, draws=True)
-    out, err = capsys.readouterr()
+    out = capsys.readouterr().out
     lines = [line for line in out.splitlines() if line.startswith("update ")]
     assert len(lines) == 1 and lines[0].startswith(f"update {PLANTED}: promised "), out
     found = cells[PLANTED]
     place = f"in one state (pair {found['max_kl_pair']}, step {found['max_kl_step']} of its episode)"
     assert place in lines[0] and f"mean {found['mean_kl']:.2g}" in lines[0]
     assert found["statistics"]["policy_lr"] == pytest.approx(100 * 0.001 * 0.5)
-    # From the untrained checkpoint on, no environment needs to be restored: exact, though it is not MuJoCo's.
-    assert [cell["unlike_checkpoint"] for cell in cells] == [[]] * 6 and "MuJoCo environments" not in err
+    assert [cell["unlike_checkpoint"] for cell in cells] == [[]] * 6
     with torch.no_grad():
         sources = [common.Source(known / "my_ppo.py", known / "chain", i) for i in range(7)]
         exact = [exact_reward(common.checkpoint_state(source)[2]) for source in sources]
@@ -90,7 +89,7 @@ def test_replay_is_training_to_the_bit(known, tmp_path, algo, capsys):
         assert cell["unlike_progress"] == []
         for name in ("mean_kl", "max_kl", "max_ratio"):
             assert str(cell[name]) == rows[i][name]
-        if rows[i]["explained_variance"]:
+        if "explained_variance" in rows[i]:
             assert cell["explained_variance"][0] == pytest.approx(float(rows[i]["explained_variance"]))
         assert ("explained_variance" in cell) == ("value_gradient" in cell) == (algo != "reinforce")
         assert np.mean(cell["training_episodes"], 0)[0] == pytest.approx(float(rows[i]["episodic_return"]))
@@ -122,7 +121,7 @@ def test_quantities_by_hand(known, tmp_path):
 def test_step_of_the_episode_goes_on_from_the_last_rollout_of_each_actor():
     ends = np.zeros(10, bool)
     ends[[1, 4, 9]] = True  # two actors of 5 steps; the first one's episode ends within
-    experience = dict(obs=np.zeros((10, 1)), terminations=ends & (np.arange(10) == 1), truncations=ends)
+    experience = dict(obs=np.zeros((10, 1)), terminations=ends & (np.arange(10) == 1), ends=ends)
     assert load("replay").episode_steps(experience, 5, [7, 2]) == [8, 9, 1, 2, 3, 3, 4, 5, 6, 7]
 
 
@@ -156,7 +155,7 @@ def test_what_is_not_as_it_was_is_said(known, tmp_path, capsys):
     run = tmp_path / "ppo"
     shutil.copytree(known / "ppo", run)
     changed = checkpoint(run, 2)
-    changed["value_adam"]["exp_avg"][5] += 1e-6
+    changed["value_adam"][0][5] += 1e-6
     torch.save(changed, run / "checkpoints" / "iter_000002.pt")
     text = (run / "progress.csv").read_text()
     kl = progress(run)[1]["mean_kl"]
@@ -167,11 +166,6 @@ def test_what_is_not_as_it_was_is_said(known, tmp_path, capsys):
     assert [cell["unlike_progress"] for cell in cells][0] == ["mean_kl"] and "mean_kl of iteration 1\n" in out
     # It went on from the changed checkpoint, so that the one after is not what follows from it.
     assert cells[1]["unlike_checkpoint"] and cells[1]["checkpoint_iteration"] == 2
-    common.note.cache_clear()
-    cells = replay(known / "chain", 2, 3, tmp_path / "chain", "--script", str(known / "my_ppo.py"))
-    out, err = capsys.readouterr()
-    assert "new episodes begin at iter_000002.pt, so these iterations are not what they were" in err
-    assert cells[0]["exact"] is False and "iter_000003.pt: the replay differs from it in" in out
 
 
 def test_no_fall_says_how_large_a_one_would_have_been_seen(capsys):

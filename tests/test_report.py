@@ -169,7 +169,7 @@ def test_difference_is_welchs_corrected_for_the_looks():
 def test_ratio_of_sums_over_episodes():
     """Two episodes of 3 and 1 steps, one of which clips: 1 of 4, 0.25; their parts are 1 - 0.75 and 0 - 0.25, of 2."""
     ends = np.array([False, False, True, True])
-    data = dict(obs=np.zeros((4, 1)), terminations=ends, truncations=~ends & False)
+    data = dict(obs=np.zeros((4, 1)), terminations=ends, ends=ends)
     found = load("report").ratio_of_sums(np.array([0, 1, 0, 0]), 1, data)
     assert found["mean"] == 0.25 and found["episodes"] == 2
     assert found["interval"] == pytest.approx([0, 0.25 + 12.7062 * 0.125])

@@ -121,8 +121,8 @@ def test_exact_values_of_a_constant_reward_miss_the_returns_as_released(tmp_path
 def test_distances_to_a_cut_and_their_bins():
     module, no, yes = load("value"), False, True
     terminations = np.array([no, no, yes, no, no, no, no, no, no, no])
-    truncations = np.array([no, no, no, no, no, no, no, yes, no, yes])
-    distances = module.steps_to_cut(dict(terminations=terminations, truncations=truncations))
+    ends = np.array([no, no, yes, no, no, no, no, yes, no, yes])
+    distances = module.steps_to_cut(dict(terminations=terminations, ends=ends))
     assert distances.tolist() == [0, 0, 0, 5, 4, 3, 2, 1, 2, 1]
     errors, kept = np.array([1.0, 3, 1000, 5, 7, 11, 13, 17, 19, 100]), ~terminations
     kept[[5, 7, 9]] = False
@@ -138,7 +138,7 @@ def test_distances_to_a_cut_and_their_bins():
 def test_interval_of_the_relative_error_is_over_episodes():
     """Of episodes of one length the error is the mean of theirs, and its interval that of this mean, in logarithms."""
     errors = np.array([[0.1, 0.3], [0.5, 0.1], [0.2, 0.2]])
-    ends = dict(terminations=np.zeros(6, bool), truncations=np.tile([False, True], 3))
+    ends = dict(terminations=np.zeros(6, bool), ends=np.tile([False, True], 3))
     numbers = load("value").relative_errors(torch.from_numpy(1 + errors).flatten(), torch.ones(6), ends)
     assert numbers["mean"] == pytest.approx(errors.mean())
     low, high = common.t_interval(errors.mean(1) / errors.mean())
