@@ -59,8 +59,8 @@ import tyro
 from filelock import FileLock, Timeout
 from torch import Tensor, nn
 
-# scan is a loop that stays a loop when it is compiled. It is a prototype of torch's, but with it the 640 minibatch
-# steps of a PPO iteration take 51 ms; as compiled single steps in a Python loop they take 105 to 129.
+# scan is a loop that stays a loop when it is compiled. It is a prototype feature of torch, but with it the 640
+# minibatch steps of a PPO iteration take 51 ms; as compiled single steps in a Python loop they take 105 to 129 ms.
 from torch._higher_order_ops.scan import scan
 from torch.distributions import Independent, Normal, kl_divergence
 from torch.func import functional_call, grad_and_value
@@ -74,7 +74,7 @@ from tqdm import tqdm
 class Args:
     env_id: str = "Hopper-v5"  # any with flat Box observations and actions; module:Env-v0 imports your module
     total_timesteps: int = 1_000_000  # environment steps in all; rounded down to whole iterations
-    seed: int = 1  # seed of everything random
+    seed: int = 1  # seed of all random numbers
 
     num_envs: int = 1  # environments, stepped one after another
     num_steps: int = 2048  # steps of each environment in an iteration
@@ -89,7 +89,7 @@ class Args:
     entropy_coef: float = 0.0  # coefficient of the entropy in the objective; may be negative
     policy_hidden: tuple[int, ...] = (64, 64)  # sizes of the policy's hidden layers
     value_hidden: tuple[int, ...] = (64, 64)  # sizes of the value network's hidden layers
-    bootstrap_truncation: bool = True  # a time limit cuts an episode without ending its return; off: a terminal state
+    bootstrap_truncation: bool = True  # take V for what a time limit cuts off; off: treat it as a terminal state
     bound_action: Literal["no", "clip", "tanh"] = "no"  # give the environment the action as drawn, clipped or squashed
 
     compile: bool = True  # compile the updates: 5 to 25 seconds once, then they are 25 times faster
@@ -150,7 +150,7 @@ def planned_steps(args: Args) -> int:
 
 
 def begin_episodes(args: Args, state: State) -> None:
-    """Lets the iteration after a checkpoint begin with new episodes, also where nothing interrupts the run. So no
+    """Lets the iteration after a checkpoint begin with new episodes, even in a run that nothing interrupts. So no
     simulator has to be saved, and a continued run has the bits of an uninterrupted one in every environment that
     reset(seed=...) determines. An episode that is cut off here is not counted."""
     if state.iteration % args.checkpoint_every == 0:
@@ -162,8 +162,9 @@ def rollout(args: Args, state: State) -> dict[str, Any]:
     rollout.
 
     Returns arrays over all B = num_envs * num_steps pairs, actor after actor: obs [B, obs] and next_obs [B, obs] as the
-    networks see them, actions [B, action] as drawn, rewards [B], terminations [B] where no value follows, ends [B]
-    where the next row belongs to another episode or actor; and episodes, the return and length of each that ended."""
+    networks see them, actions [B, action] as drawn, rewards [B] to learn from, terminations [B] where what follows has
+    no value, ends [B] where the next row belongs to another episode or actor; and episodes, the raw return and length
+    of each that ended."""
     obs, next_obs, actions, rewards, terminations, ends, episodes = [], [], [], [], [], [], []
     policy_mean = numpy_forward(state.policy.mean)
     std = state.policy.log_std.detach().exp().numpy()
@@ -206,7 +207,7 @@ def rollout(args: Args, state: State) -> dict[str, Any]:
 
 def numpy_forward(network: nn.Sequential) -> Callable[[np.ndarray], np.ndarray]:
     """The network as a function of one observation, [in] -> [out]. It is written a second time, in numpy, because a
-    pass of a single row costs 46 to 52 us in torch and 5 here, in a step of about 100."""
+    pass of a single row costs 46 to 52 us in torch and 5 here, and a whole step about 100."""
     silu = lambda x: x * (1 + np.tanh(x / 2)) / 2  # noqa: E731
     activations = {nn.Tanh: np.tanh, nn.ReLU: lambda x: np.maximum(x, 0), nn.SiLU: silu}
     activation = activations[type(network[1])]
@@ -229,7 +230,7 @@ def bound_action(args: Args, env: gym.Env, action: np.ndarray) -> np.ndarray:
     if args.bound_action == "tanh":
         return low + (high - low) * 0.5 * (np.tanh(action) + 1)
     # As the released code does. MuJoCo limits the controls itself, but the reward's control cost is that of the whole
-    # action: of Humanoid's first actions it is 8 times as large. A copy, because an environment may change its action.
+    # action: for Humanoid's first actions it is 8 times as large. A copy, because an environment may change its action.
     return action.copy()
 
 
@@ -243,10 +244,11 @@ def estimate_advantages(args: Args, state: State, experience: dict[str, Any]) ->
     value network before its fit; advantages [B] by GAE (Schulman et al. 2016, eq. 16), value_targets [B]."""
     obs, actions = torch.from_numpy(experience["obs"]), torch.from_numpy(experience["actions"])
     old_policy, old_values = state.policy(obs), state.value(obs)
+    # They are not the values of the next rows, because where an episode ends the next row is that of another.
     next_values = state.value(torch.from_numpy(experience["next_obs"]))
 
-    # GAE is computed in numpy and float64, because its recursion adds up rounding and would be slow in torch. Pairs are
-    # not weighted by gamma^t, as the gradient of the discounted return would have it: hardly any implementation does.
+    # GAE is computed in numpy and float64, because its recursion accumulates rounding and would be slow in torch. Pairs
+    # are not weighted by gamma^t, which the gradient of the discounted return requires; hardly any implementation does.
     values, next_values = old_values.double().numpy(), next_values.double().numpy()
     next_values[experience["terminations"]] = 0.0
     deltas = experience["rewards"] + args.gamma * next_values - values
@@ -282,19 +284,15 @@ def update(args: Args, state: State, batch: dict[str, Tensor]) -> dict[str, floa
 
     # The value network comes first, as in the released code. The advantages are fixed already, so that neither fit sees
     # what the other has done.
-    value_fit = fit(
-        args, state.rng, value_loss, state.value, state.value_adam, batch, args.value_epochs, value_lr, value_norm
-    )
-    policy_fit = fit(
-        args, state.rng, policy_loss, state.policy, state.policy_adam, batch, args.policy_epochs, policy_lr, policy_norm
-    )
+    statistics = fit(args, state, "value", value_loss, batch, args.value_epochs, value_lr, value_norm)
+    policy_loss = lambda *x: -objective(*x)  # noqa: E731, because Adam minimizes
+    statistics |= fit(args, state, "policy", policy_loss, batch, args.policy_epochs, policy_lr, policy_norm)
     state.iteration += 1
     state.global_step += len(batch["obs"])
 
-    statistics = {f"value_{name}": x for name, x in value_fit.items()} | dict(value_lr=value_lr, policy_lr=policy_lr)
-    statistics |= {f"policy_{name}": x for name, x in policy_fit.items()} | compare_policies(args, state.policy, batch)
-    statistics |= dict(explained_variance=explained_variance(batch))
-    with torch.no_grad():
+    statistics |= dict(value_lr=value_lr, policy_lr=policy_lr, explained_variance=explained_variance(batch))
+    statistics |= compare_policies(args, state.policy, batch)
+    with torch.no_grad():  # of the policy after the whole update, like the others
         log_ratios = state.policy(batch["obs"]).log_prob(batch["actions"]) - batch["old_log_probs"]
     statistics |= dict(clip_fraction=((log_ratios.exp() - 1).abs() > args.clip_eps).float().mean())
     return {name: float(x) for name, x in statistics.items()}
@@ -307,10 +305,6 @@ def value_loss(args: Args, value: Callable, batch: dict[str, Tensor]) -> Tensor:
     return ((value(batch["obs"]) - batch["value_targets"]) ** 2).mean()
 
 
-def policy_loss(args: Args, policy: Callable, batch: dict[str, Tensor]) -> Tensor:
-    return -objective(args, policy, batch)
-
-
 def objective(args: Args, policy: Callable, batch: dict[str, Tensor]) -> Tensor:
     """What the policy step maximizes: the clipped surrogate (Schulman et al. 2017, eq. 7) plus the entropy bonus.
     `policy` maps observations [B, obs] to B distributions of actions (Independent: with a plain Normal, log_prob would
@@ -318,7 +312,7 @@ def objective(args: Args, policy: Callable, batch: dict[str, Tensor]) -> Tensor:
     pi = policy(batch["obs"])
     ratios = torch.exp(pi.log_prob(batch["actions"]) - batch["old_log_probs"])
     # Advantages are normalized over the minibatch, as in baselines and in all of IM's variants, though not in Schulman
-    # et al. That centers them, and it fixes their weight against the entropy bonus and against the clipped norm.
+    # et al. That centers them, and it fixes their weight relative to the entropy bonus and to max_grad_norm.
     advantages = (batch["advantages"] - batch["advantages"].mean()) / (batch["advantages"].std() + 1e-8)
     # A ratio that has moved beyond the band in the direction that pays gets no gradient; one that moved the wrong way
     # is still pulled back.
@@ -338,17 +332,9 @@ def action_entropy(args: Args, pi: Independent, batch: dict[str, Tensor]) -> Ten
 
 
 def fit(
-    args: Args,
-    rng: np.random.Generator,
-    loss: Callable,
-    network: nn.Module,
-    adam: list[Tensor],
-    batch: dict[str, Tensor],
-    epochs: int,
-    lr: float,
-    max_norm: float,
+    args: Args, state: State, name: str, loss: Callable, batch: dict, epochs: int, lr: float, max_norm: float
 ) -> dict[str, Tensor]:
-    """Fits the network in place, and with it the state of its Adam optimizer. For each minibatch of each epoch it does
+    """Fits a network of the state, "policy" or "value", and its Adam in place. For each minibatch of each epoch it does
     what these three lines of plain torch do, but PPO's two fits take 51 ms instead of 689:
 
         loss(args, network, {name: x[rows] for name, x in batch.items()}).backward()
@@ -356,6 +342,7 @@ def fit(
         adam.step(); adam.zero_grad()  # torch.optim.Adam(network.parameters(), lr, eps=1e-5)
 
     Returns the mean loss, the mean norm of the gradients before clipping, and the fraction of them that was clipped."""
+    network, adam, batch_size = getattr(state, name), getattr(state, f"{name}_adam"), len(batch["obs"])
     lr = torch.tensor(lr)  # as a float it would be a constant of the compiled code, compiled anew in every iteration
 
     def loss_of(parameters: Tensor, minibatch: dict[str, Tensor]) -> Tensor:
@@ -376,17 +363,17 @@ def fit(
 
     loop = compiled_loop if args.compile else minibatch_loop
     carry, outputs = (flat_parameters(network), *adam), []
-    batch_size = len(batch["obs"])
     minibatch_size = batch_size // args.num_minibatches
     for _ in range(epochs):
-        shuffled = rng.permutation(batch_size)[: args.num_minibatches * minibatch_size]  # drops the remainder
-        rows = torch.from_numpy(shuffled.reshape(args.num_minibatches, minibatch_size))
-        carry, output = loop(step, carry, rows)
+        shuffled = state.rng.permutation(batch_size)[: args.num_minibatches * minibatch_size]  # drops the remainder
+        minibatches = torch.from_numpy(shuffled.reshape(args.num_minibatches, minibatch_size))
+        carry, output = loop(step, carry, minibatches)
         outputs.append(output)
     nn.utils.vector_to_parameters(carry[0], network.parameters())
     adam[:] = carry[1:]
     losses, norms = map(torch.cat, zip(*outputs))
-    return dict(loss=losses.mean(), grad_norm=norms.mean(), grads_clipped=(norms > max_norm).float().mean())
+    found = dict(loss=losses.mean(), grad_norm=norms.mean(), grads_clipped=(norms > max_norm).float().mean())
+    return {f"{name}_{statistic}": x for statistic, x in found.items()}
 
 
 def with_parameters(network: nn.Module, parameters: Tensor) -> Callable:
@@ -401,13 +388,14 @@ def flat_parameters(network: nn.Module) -> Tensor:
     return nn.utils.parameters_to_vector(network.parameters()).detach()
 
 
-def minibatch_loop(step: Callable, carry: tuple, rows: Tensor) -> tuple[tuple, tuple[Tensor, ...]]:
-    """carry, output = step(carry, row) for one row after another -> the last carry, and each output of all steps."""
+def minibatch_loop(step: Callable, carry: tuple, minibatches: Tensor) -> tuple[tuple, tuple[Tensor, ...]]:
+    """Applies the step to one minibatch after another, each a row of numbers of pairs. Returns the last carry, and each
+    output of all steps, stacked."""
     if torch.compiler.is_compiling():
-        return scan(step, carry, rows)  # the same as below, which torch.compile would unroll
+        return scan(step, carry, minibatches)  # the same as below, which torch.compile would unroll
     outputs = []
-    for row in rows:
-        carry, output = step(carry, row)
+    for rows in minibatches:
+        carry, output = step(carry, rows)
         outputs.append(output)
     return carry, tuple(map(torch.stack, zip(*outputs)))
 
@@ -428,12 +416,12 @@ def compare_policies(args: Args, policy: Policy, batch: dict[str, Tensor]) -> di
 
 
 def explained_variance(batch: dict[str, Tensor]) -> Tensor:
-    """Of the value network before its fit. It flatters, since the targets contain the predictions, and is nan where the
-    targets are constant."""
+    """Explained variance of the value network before its fit. It flatters the network, since the targets contain the
+    predictions, and is nan where the targets are constant."""
     return 1 - (batch["value_targets"] - batch["old_values"]).var() / batch["value_targets"].var()
 
 
-# Networks ------------------------------------------------------------------------------------------------------------
+# Initial state -------------------------------------------------------------------------------------------------------
 
 
 def initial_state(args: Args, actors: list[Actor]) -> State:
@@ -498,7 +486,7 @@ def gaussian(means: Tensor, stds: Tensor) -> Independent:
 
 
 # =====================================================================================================================
-# Bookkeeping, the same in every script: arguments, environments, checkpoints, run folder. No algorithm below.
+# Bookkeeping of arguments, environments, checkpoints and the run folder. No algorithm stands below this line.
 # =====================================================================================================================
 
 SCRIPT = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()  # read at the start, before anyone edits the file
@@ -506,7 +494,7 @@ NOT_OF_THE_RUN = ("runs_dir", "run_name", "overwrite", "compile")  # arguments t
 
 
 def stop(message: str, status: int = 2) -> NoReturn:
-    """Ends the program with one line on standard error. Status 2 means bad input, 1 that training failed."""
+    """Ends the program with one line on standard error. Status 2 means bad input, 1 that training failed, 0 neither."""
     print(f"{Path(__file__).name}: {' '.join(message.split())}", file=sys.stderr)
     raise SystemExit(status)
 
@@ -524,7 +512,7 @@ def check_ranges(args: Args, **ranges: tuple[float, float]) -> None:
 
 def make_actors(args: Args) -> list[Actor]:
     """The environments, not yet reset. Stops where the networks cannot serve them."""
-    mujoco.set_mju_user_warning(lambda _: None)  # they would fill stderr, and MUJOCO_LOG.TXT in the working directory
+    mujoco.set_mju_user_warning(lambda _: None)  # otherwise HalfCheetah-v4 writes MUJOCO_LOG.TXT where it is started
     try:
         actors = [Actor(gym.make(args.env_id, disable_env_checker=True)) for _ in range(args.num_envs)]
     except (gym.error.Error, ImportError, TypeError, ValueError) as error:
@@ -551,8 +539,8 @@ def run_folder(args: Args) -> Path:
     for field in fields(args):
         flag, value = field.name.replace("_", "-"), getattr(args, field.name)
         if value != field.default and field.name not in ("env_id", "seed", *NOT_OF_THE_RUN):
-            text = "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
-            name += {"True": f"__{flag}", "False": f"__no-{flag}"}.get(text, f"__{flag}={text}")
+            text = "x".join(map(str, value)) if isinstance(value, tuple) else value
+            name += f"__{'' if value else 'no-'}{flag}" if isinstance(value, bool) else f"__{flag}={text}"
     return Path(args.runs_dir) / (args.run_name or f"{name}__seed{args.seed}".replace("/", "-").replace(":", "-"))
 
 
@@ -560,7 +548,7 @@ def save_checkpoint(args: Args, folder: Path, state: State) -> None:
     """Writes iter_000150.pt, the state in which iteration 150 begins."""
     parts = {name: part for name, part in vars(state).items() if name != "actors"}
     saved = {name: part.state_dict() if hasattr(part, "state_dict") else part for name, part in parts.items()}
-    buffer = io.BytesIO()  # written by torch.save itself, a full disk would raise RuntimeError
+    buffer = io.BytesIO()  # on a full disk, torch.save to a file would raise RuntimeError, which says nothing
     torch.save(identity(args) | saved | dict(rng=state.rng.bit_generator.state), buffer)
     write_whole(folder / "checkpoints" / f"iter_{state.iteration:06d}.pt", buffer.getvalue())
 
@@ -578,7 +566,9 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     except Exception:  # a damaged file raises almost anything
         checkpoint = None
     if not isinstance(checkpoint, dict) or "script" not in checkpoint or "format" in checkpoint:
-        stop(f"{path} is damaged, or an older version of these scripts wrote it; without it, older checkpoints count")
+        stop(
+            f"{path} is damaged, or an older version of these scripts wrote it; delete it to go on from the one before"
+        )
     return checkpoint
 
 
@@ -610,12 +600,12 @@ def open_run(args: Args, state: State) -> Iterator[SimpleNamespace]:
             for path in [*folder.glob("checkpoints/iter_*.pt"), *folder.glob("events.out.tfevents.*")]:
                 path.unlink()
         if not list(folder.glob("checkpoints/iter_*.pt")):
-            save_checkpoint(args, folder, state)
+            save_checkpoint(args, folder, state)  # so that new and continued runs go on in the same way
         checkpoint = load_checkpoint(max(folder.glob("checkpoints/iter_*.pt")))
         if text := differences(identity(args), checkpoint):
             stop(f"{folder} holds another run: {text}; choose another --run-name, or --overwrite")
         config = json.dumps({name: checkpoint[name] for name in identity(args)}, indent=4).encode()
-        if not (folder / "config.json").exists() or (folder / "config.json").read_bytes() != config:  # damaged, perhaps
+        if not (folder / "config.json").exists() or (folder / "config.json").read_bytes() != config:
             write_whole(folder / "config.json", config)
         restore(state, checkpoint)
         if state.global_step >= planned_steps(args):
@@ -638,7 +628,7 @@ def differences(new: dict[str, Any], old: dict[str, Any]) -> str:
 
 
 def cut_progress(path: Path, iterations: int) -> None:
-    """Leaves of progress.csv what came before the checkpoint, without a row that was being written."""
+    """Cuts progress.csv back to the iterations before the checkpoint. A half-written row goes, too."""
     header, *lines = (path.read_text() if path.exists() else "").splitlines() or [""]
     whole = [line for line in lines if line.count(",") == header.count(",") and line.split(",")[0].isdigit()]
     rows = {int(line.split(",")[0]): line for line in whole}
@@ -701,7 +691,7 @@ def main(argv: list[str] | None = None) -> None:
     if args.compile and not can_compile():
         print("torch.compile does not work here (no C++ compiler?); going on with --no-compile", file=sys.stderr)
         args = replace(args, compile=False)
-    # TensorBoard's thread passes its errors on to the next call here; without their traceback, they are one line.
+    # TensorBoard's thread raises its errors here, too, so that its own traceback only repeats them.
     threading.excepthook = lambda x: None if issubclass(x.exc_type, OSError) else threading.__excepthook__(x)
     try:
         train(args)

@@ -54,8 +54,8 @@ import tyro
 from filelock import FileLock, Timeout
 from torch import Tensor, nn
 
-# scan is a loop that stays a loop when it is compiled. It is a prototype of torch's, but with it the 640 minibatch
-# steps of a PPO iteration take 51 ms; as compiled single steps in a Python loop they take 105 to 129.
+# scan is a loop that stays a loop when it is compiled. It is a prototype feature of torch, but with it the 640
+# minibatch steps of a PPO iteration take 51 ms; as compiled single steps in a Python loop they take 105 to 129 ms.
 from torch._higher_order_ops.scan import scan
 from torch.distributions import Independent, Normal, kl_divergence
 from torch.func import functional_call, grad_and_value
@@ -69,11 +69,11 @@ from tqdm import tqdm
 class Args:
     env_id: str = "Hopper-v5"  # any with flat Box observations and actions; module:Env-v0 imports your module
     total_timesteps: int = 1_000_000  # environment steps in all; the last episodes are completed
-    seed: int = 1  # seed of everything random
+    seed: int = 1  # seed of all random numbers
 
     # Of the nine optimizations, in IM's order, those that need no critic.
     reward_scale: bool = True  # (2) divide rewards by a running standard deviation
-    reward_scale_by: Literal["returns", "rewards"] = "returns"  # (2) std of discounted sums; rewards: standardized
+    reward_scale_by: Literal["returns", "rewards"] = "returns"  # (2) by the std of discounted sums, or of the rewards
     orthogonal_init: bool = True  # (3) orthogonal initialization with layer-wise gains; off: Xavier uniform
     anneal_lr: bool = True  # (4) let the learning rate decay linearly to 0
     reward_clip: bool = True  # (5) clip the (scaled) rewards
@@ -90,8 +90,8 @@ class Args:
     num_steps: int = 2048  # steps of each environment in an iteration, at least: its last episode is completed
     num_minibatches: int = 1  # minibatches that an epoch divides the batch into
     policy_epochs: int = 1  # passes of the policy update over the batch
-    # The iteration's only step, one of at most 488 in 1M, has to be long, and no noisier than need be. GUIDE has a rate
-    # of 3e-4 and no baseline.
+    # An iteration takes a single step, and there are at most 488 in 1M, so each has to be long and low in noise. GUIDE
+    # has a rate of 3e-4 and no baseline.
     policy_lr: float = 1e-2  # Adam learning rate of the policy
     baseline: Literal["none", "mean"] = "mean"  # what is subtracted from the returns: nothing, or their mean
     gamma: float = 0.99  # discount factor
@@ -99,7 +99,7 @@ class Args:
     policy_hidden: tuple[int, ...] = (64, 64)  # sizes of the policy's hidden layers
     bound_action: Literal["no", "clip", "tanh"] = "no"  # give the environment the action as drawn, clipped or squashed
 
-    compile: bool = False  # compile the update; its one step an iteration does not repay the 10 seconds
+    compile: bool = False  # compile the update; one step an iteration does not repay 10 seconds of compilation
     runs_dir: str = "runs"  # folder of all runs
     run_name: str = ""  # folder of this run inside runs_dir; default: environment, algorithm, non-default flags, seed
     checkpoint_every: int = 25  # iterations between checkpoints; after each, all environments begin a new episode
@@ -158,7 +158,7 @@ def planned_steps(args: Args) -> int:
 
 
 def begin_episodes(args: Args, state: State) -> None:
-    """Lets the iteration after a checkpoint begin with new episodes, also where nothing interrupts the run. So no
+    """Lets the iteration after a checkpoint begin with new episodes, even in a run that nothing interrupts. So no
     simulator has to be saved, and a continued run has the bits of an uninterrupted one in every environment that
     reset(seed=...) determines. An episode that is cut off here is not counted."""
     if state.iteration % args.checkpoint_every == 0:
@@ -212,7 +212,7 @@ def rollout(args: Args, state: State) -> dict[str, Any]:
 
 def numpy_forward(network: nn.Sequential) -> Callable[[np.ndarray], np.ndarray]:
     """The network as a function of one observation, [in] -> [out]. It is written a second time, in numpy, because a
-    pass of a single row costs 46 to 52 us in torch and 5 here, in a step of about 100."""
+    pass of a single row costs 46 to 52 us in torch and 5 here, and a whole step about 100."""
     silu = lambda x: x * (1 + np.tanh(x / 2)) / 2  # noqa: E731
     activations = {nn.Tanh: np.tanh, nn.ReLU: lambda x: np.maximum(x, 0), nn.SiLU: silu}
     activation = activations[type(network[1])]
@@ -227,7 +227,7 @@ def numpy_forward(network: nn.Sequential) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def observe(args: Args, stats: RunningStats, obs: np.ndarray) -> np.ndarray:
-    """Raw observation [obs] -> what the networks see, float32. The statistics include it."""
+    """Raw observation [obs] -> what the networks see, float32. The statistics take it in first."""
     if args.obs_norm:  # (6)
         stats.push(obs)
         obs = (obs - stats.mean) / (stats.std + 1e-8)
@@ -245,12 +245,12 @@ def bound_action(args: Args, env: gym.Env, action: np.ndarray) -> np.ndarray:
     if args.bound_action == "tanh":
         return low + (high - low) * 0.5 * (np.tanh(action) + 1)
     # As the released code does. MuJoCo limits the controls itself, but the reward's control cost is that of the whole
-    # action: of Humanoid's first actions it is 8 times as large. A copy, because an environment may change its action.
+    # action: for Humanoid's first actions it is 8 times as large. A copy, because an environment may change its action.
     return action.copy()
 
 
 def scale_reward(args: Args, stats: RunningStats, actor: Actor, reward: float) -> float:
-    """Raw reward of the actor's step -> what is learned from. The statistics include it."""
+    """Raw reward of the actor's step -> what is learned from. The statistics take it in first."""
     if args.reward_scale:  # (2)
         actor.past_rewards = args.gamma * actor.past_rewards + reward
         if args.reward_scale_by == "returns":
@@ -307,19 +307,13 @@ def update(args: Args, state: State, batch: dict[str, Tensor]) -> dict[str, floa
     returns the iteration's statistics."""
     lr = args.policy_lr * (1 - state.global_step / planned_steps(args) if args.anneal_lr else 1.0)  # (4)
     max_norm = args.max_grad_norm if args.grad_clip else math.inf  # (9)
-    policy_fit = fit(
-        args, state.rng, policy_loss, state.policy, state.policy_adam, batch, args.policy_epochs, lr, max_norm
-    )
+    policy_loss = lambda *x: -objective(*x)  # noqa: E731, because Adam minimizes
+    statistics = fit(args, state, "policy", policy_loss, batch, args.policy_epochs, lr, max_norm) | dict(policy_lr=lr)
     state.iteration += 1
     state.global_step += len(batch["obs"])
 
-    statistics = {f"policy_{name}": x for name, x in policy_fit.items()} | dict(policy_lr=lr)
     statistics |= compare_policies(args, state.policy, batch)
     return {name: float(x) for name, x in statistics.items()}
-
-
-def policy_loss(args: Args, policy: Callable, batch: dict[str, Tensor]) -> Tensor:
-    return -objective(args, policy, batch)
 
 
 def objective(args: Args, policy: Callable, batch: dict[str, Tensor]) -> Tensor:
@@ -344,17 +338,9 @@ def action_entropy(args: Args, pi: Independent, batch: dict[str, Tensor]) -> Ten
 
 
 def fit(
-    args: Args,
-    rng: np.random.Generator,
-    loss: Callable,
-    network: nn.Module,
-    adam: list[Tensor],
-    batch: dict[str, Tensor],
-    epochs: int,
-    lr: float,
-    max_norm: float,
+    args: Args, state: State, name: str, loss: Callable, batch: dict, epochs: int, lr: float, max_norm: float
 ) -> dict[str, Tensor]:
-    """Fits the network in place, and with it the state of its Adam optimizer. For each minibatch of each epoch it does
+    """Fits a network of the state, "policy" or "value", and its Adam in place. For each minibatch of each epoch it does
     what these three lines of plain torch do, but PPO's two fits take 51 ms instead of 689:
 
         loss(args, network, {name: x[rows] for name, x in batch.items()}).backward()
@@ -362,6 +348,7 @@ def fit(
         adam.step(); adam.zero_grad()  # torch.optim.Adam(network.parameters(), lr, eps=1e-5)
 
     Returns the mean loss, the mean norm of the gradients before clipping, and the fraction of them that was clipped."""
+    network, adam, batch_size = getattr(state, name), getattr(state, f"{name}_adam"), len(batch["obs"])
     lr = torch.tensor(lr)  # as a float it would be a constant of the compiled code, compiled anew in every iteration
 
     def loss_of(parameters: Tensor, minibatch: dict[str, Tensor]) -> Tensor:
@@ -382,17 +369,17 @@ def fit(
 
     loop = compiled_loop if args.compile else minibatch_loop
     carry, outputs = (flat_parameters(network), *adam), []
-    batch_size = len(batch["obs"])
     minibatch_size = batch_size // args.num_minibatches
     for _ in range(epochs):
-        shuffled = rng.permutation(batch_size)[: args.num_minibatches * minibatch_size]  # drops the remainder
-        rows = torch.from_numpy(shuffled.reshape(args.num_minibatches, minibatch_size))
-        carry, output = loop(step, carry, rows)
+        shuffled = state.rng.permutation(batch_size)[: args.num_minibatches * minibatch_size]  # drops the remainder
+        minibatches = torch.from_numpy(shuffled.reshape(args.num_minibatches, minibatch_size))
+        carry, output = loop(step, carry, minibatches)
         outputs.append(output)
     nn.utils.vector_to_parameters(carry[0], network.parameters())
     adam[:] = carry[1:]
     losses, norms = map(torch.cat, zip(*outputs))
-    return dict(loss=losses.mean(), grad_norm=norms.mean(), grads_clipped=(norms > max_norm).float().mean())
+    found = dict(loss=losses.mean(), grad_norm=norms.mean(), grads_clipped=(norms > max_norm).float().mean())
+    return {f"{name}_{statistic}": x for statistic, x in found.items()}
 
 
 def with_parameters(network: nn.Module, parameters: Tensor) -> Callable:
@@ -407,13 +394,14 @@ def flat_parameters(network: nn.Module) -> Tensor:
     return nn.utils.parameters_to_vector(network.parameters()).detach()
 
 
-def minibatch_loop(step: Callable, carry: tuple, rows: Tensor) -> tuple[tuple, tuple[Tensor, ...]]:
-    """carry, output = step(carry, row) for one row after another -> the last carry, and each output of all steps."""
+def minibatch_loop(step: Callable, carry: tuple, minibatches: Tensor) -> tuple[tuple, tuple[Tensor, ...]]:
+    """Applies the step to one minibatch after another, each a row of numbers of pairs. Returns the last carry, and each
+    output of all steps, stacked."""
     if torch.compiler.is_compiling():
-        return scan(step, carry, rows)  # the same as below, which torch.compile would unroll
+        return scan(step, carry, minibatches)  # the same as below, which torch.compile would unroll
     outputs = []
-    for row in rows:
-        carry, output = step(carry, row)
+    for rows in minibatches:
+        carry, output = step(carry, rows)
         outputs.append(output)
     return carry, tuple(map(torch.stack, zip(*outputs)))
 
@@ -434,7 +422,7 @@ def compare_policies(args: Args, policy: Policy, batch: dict[str, Tensor]) -> di
     return dict(entropy=entropy, mean_kl=kls.mean(), max_kl=kls.max(), max_ratio=log_ratios.max().exp())
 
 
-# Networks and running statistics -------------------------------------------------------------------------------------
+# Initial state -------------------------------------------------------------------------------------------------------
 
 
 def initial_state(args: Args, actors: list[Actor]) -> State:
@@ -493,7 +481,7 @@ def gaussian(means: Tensor, stds: Tensor) -> Independent:
 
 class RunningStats:
     """Mean and unbiased standard deviation of a stream of samples (Welford's algorithm), in float64, in which a
-    millionth sample still counts. While `frozen` they stay as they are: so diagnostics look without touching."""
+    millionth sample still counts. While they are `frozen`, as in diagnostics, they do not change."""
 
     def __init__(self, shape: tuple[int, ...] = ()):
         self.frozen = False
@@ -511,7 +499,7 @@ class RunningStats:
 
     @property
     def std(self) -> Any:
-        """With fewer than two samples |mean|: otherwise the first reward of a run would become enormous."""
+        """With fewer than two samples it is |mean|, or the first reward of a run would become enormous."""
         return (self.sum_sq / (self.count - 1)) ** 0.5 if self.count > 1 else abs(self.mean)
 
     def state_dict(self) -> dict[str, Any]:
@@ -523,7 +511,7 @@ class RunningStats:
 
 
 # =====================================================================================================================
-# Bookkeeping, the same in every script: arguments, environments, checkpoints, run folder. No algorithm below.
+# Bookkeeping of arguments, environments, checkpoints and the run folder. No algorithm stands below this line.
 # =====================================================================================================================
 
 SCRIPT = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()  # read at the start, before anyone edits the file
@@ -531,7 +519,7 @@ NOT_OF_THE_RUN = ("runs_dir", "run_name", "overwrite", "compile")  # arguments t
 
 
 def stop(message: str, status: int = 2) -> NoReturn:
-    """Ends the program with one line on standard error. Status 2 means bad input, 1 that training failed."""
+    """Ends the program with one line on standard error. Status 2 means bad input, 1 that training failed, 0 neither."""
     print(f"{Path(__file__).name}: {' '.join(message.split())}", file=sys.stderr)
     raise SystemExit(status)
 
@@ -549,7 +537,7 @@ def check_ranges(args: Args, **ranges: tuple[float, float]) -> None:
 
 def make_actors(args: Args) -> list[Actor]:
     """The environments, not yet reset. Stops where the networks cannot serve them."""
-    mujoco.set_mju_user_warning(lambda _: None)  # they would fill stderr, and MUJOCO_LOG.TXT in the working directory
+    mujoco.set_mju_user_warning(lambda _: None)  # otherwise HalfCheetah-v4 writes MUJOCO_LOG.TXT where it is started
     try:
         actors = [Actor(gym.make(args.env_id, disable_env_checker=True)) for _ in range(args.num_envs)]
     except (gym.error.Error, ImportError, TypeError, ValueError) as error:
@@ -576,8 +564,8 @@ def run_folder(args: Args) -> Path:
     for field in fields(args):
         flag, value = field.name.replace("_", "-"), getattr(args, field.name)
         if value != field.default and field.name not in ("env_id", "seed", *NOT_OF_THE_RUN):
-            text = "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
-            name += {"True": f"__{flag}", "False": f"__no-{flag}"}.get(text, f"__{flag}={text}")
+            text = "x".join(map(str, value)) if isinstance(value, tuple) else value
+            name += f"__{'' if value else 'no-'}{flag}" if isinstance(value, bool) else f"__{flag}={text}"
     return Path(args.runs_dir) / (args.run_name or f"{name}__seed{args.seed}".replace("/", "-").replace(":", "-"))
 
 
@@ -585,7 +573,7 @@ def save_checkpoint(args: Args, folder: Path, state: State) -> None:
     """Writes iter_000150.pt, the state in which iteration 150 begins."""
     parts = {name: part for name, part in vars(state).items() if name != "actors"}
     saved = {name: part.state_dict() if hasattr(part, "state_dict") else part for name, part in parts.items()}
-    buffer = io.BytesIO()  # written by torch.save itself, a full disk would raise RuntimeError
+    buffer = io.BytesIO()  # on a full disk, torch.save to a file would raise RuntimeError, which says nothing
     torch.save(identity(args) | saved | dict(rng=state.rng.bit_generator.state), buffer)
     write_whole(folder / "checkpoints" / f"iter_{state.iteration:06d}.pt", buffer.getvalue())
 
@@ -603,7 +591,9 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     except Exception:  # a damaged file raises almost anything
         checkpoint = None
     if not isinstance(checkpoint, dict) or "script" not in checkpoint or "format" in checkpoint:
-        stop(f"{path} is damaged, or an older version of these scripts wrote it; without it, older checkpoints count")
+        stop(
+            f"{path} is damaged, or an older version of these scripts wrote it; delete it to go on from the one before"
+        )
     return checkpoint
 
 
@@ -635,12 +625,12 @@ def open_run(args: Args, state: State) -> Iterator[SimpleNamespace]:
             for path in [*folder.glob("checkpoints/iter_*.pt"), *folder.glob("events.out.tfevents.*")]:
                 path.unlink()
         if not list(folder.glob("checkpoints/iter_*.pt")):
-            save_checkpoint(args, folder, state)
+            save_checkpoint(args, folder, state)  # so that new and continued runs go on in the same way
         checkpoint = load_checkpoint(max(folder.glob("checkpoints/iter_*.pt")))
         if text := differences(identity(args), checkpoint):
             stop(f"{folder} holds another run: {text}; choose another --run-name, or --overwrite")
         config = json.dumps({name: checkpoint[name] for name in identity(args)}, indent=4).encode()
-        if not (folder / "config.json").exists() or (folder / "config.json").read_bytes() != config:  # damaged, perhaps
+        if not (folder / "config.json").exists() or (folder / "config.json").read_bytes() != config:
             write_whole(folder / "config.json", config)
         restore(state, checkpoint)
         if state.global_step >= planned_steps(args):
@@ -663,7 +653,7 @@ def differences(new: dict[str, Any], old: dict[str, Any]) -> str:
 
 
 def cut_progress(path: Path, iterations: int) -> None:
-    """Leaves of progress.csv what came before the checkpoint, without a row that was being written."""
+    """Cuts progress.csv back to the iterations before the checkpoint. A half-written row goes, too."""
     header, *lines = (path.read_text() if path.exists() else "").splitlines() or [""]
     whole = [line for line in lines if line.count(",") == header.count(",") and line.split(",")[0].isdigit()]
     rows = {int(line.split(",")[0]): line for line in whole}
@@ -725,7 +715,7 @@ def main(argv: list[str] | None = None) -> None:
     if args.compile and not can_compile():
         print("torch.compile does not work here (no C++ compiler?); going on with --no-compile", file=sys.stderr)
         args = replace(args, compile=False)
-    # TensorBoard's thread passes its errors on to the next call here; without their traceback, they are one line.
+    # TensorBoard's thread raises its errors here, too, so that its own traceback only repeats them.
     threading.excepthook = lambda x: None if issubclass(x.exc_type, OSError) else threading.__excepthook__(x)
     try:
         train(args)

@@ -5,7 +5,7 @@
 # ///
 """TRPO+: TRPO (Schulman et al. 2015) with the nine code-level optimizations of "Implementation Matters in Deep Policy
 Gradients" (Engstrom, Ilyas et al., ICLR 2020; "IM" below) and with IM's KL schedule. Each of the nine has a flag and is
-marked (1) to (9) where it acts.
+marked (1) to (9) where it acts; as in IM's runs on Hopper, (1), (4) and the schedule are off by default.
 
     train                      repeat
     rollout                        act with pi_old for num_steps steps of each environment, which gives s, a, r and s'
@@ -61,8 +61,8 @@ import tyro
 from filelock import FileLock, Timeout
 from torch import Tensor, nn
 
-# scan is a loop that stays a loop when it is compiled. It is a prototype of torch's, but with it the 640 minibatch
-# steps of a PPO iteration take 51 ms; as compiled single steps in a Python loop they take 105 to 129.
+# scan is a loop that stays a loop when it is compiled. It is a prototype feature of torch, but with it the 640
+# minibatch steps of a PPO iteration take 51 ms; as compiled single steps in a Python loop they take 105 to 129 ms.
 from torch._higher_order_ops.scan import scan
 from torch.distributions import Independent, Normal, kl_divergence
 from torch.func import functional_call, grad, grad_and_value, jvp
@@ -76,13 +76,13 @@ from tqdm import tqdm
 class Args:
     env_id: str = "Hopper-v5"  # any with flat Box observations and actions; module:Env-v0 imports your module
     total_timesteps: int = 1_000_000  # environment steps in all; rounded down to whole iterations
-    seed: int = 1  # seed of everything random
+    seed: int = 1  # seed of all random numbers
 
     # The nine optimizations, in IM's order.
     value_clip: bool = False  # (1) clip the change of the value prediction in the value loss
-    value_clip_eps: float = 0.2  # largest change of a value prediction that (1) lets count
+    value_clip_eps: float = 0.2  # (1) change of a value prediction beyond which its loss is clipped
     reward_scale: bool = True  # (2) divide rewards by a running standard deviation
-    reward_scale_by: Literal["returns", "rewards"] = "returns"  # (2) std of discounted sums; rewards: standardized
+    reward_scale_by: Literal["returns", "rewards"] = "returns"  # (2) by the std of discounted sums, or of the rewards
     orthogonal_init: bool = True  # (3) orthogonal initialization with layer-wise gains; off: Xavier uniform
     anneal_lr: bool = False  # (4) let the learning rate of the value network decay linearly to 0
     reward_clip: bool = True  # (5) clip the (scaled) rewards
@@ -100,7 +100,7 @@ class Args:
     num_minibatches: int = 32  # minibatches that an epoch of the value update divides the batch into
     value_epochs: int = 10  # passes of the value update over the batch
     value_lr: float = 2e-4  # Adam learning rate of the value network
-    max_kl: float = 0.04  # delta: largest mean KL(old || new) of a step, in nats; sb3-contrib's: ours / action size
+    max_kl: float = 0.04  # delta: largest mean KL(old || new) of a step, in nats; sb3-contrib's is ours / action size
     max_kl_final: float | None = None  # delta at the end of training, reached linearly; default: max_kl throughout
     fisher_fraction: float = 0.1  # fraction of the batch's states that Fisher-vector products average over
     cg_steps: int = 10  # steps of conjugate gradient
@@ -112,7 +112,7 @@ class Args:
     entropy_coef: float = 0.0  # coefficient of the entropy in the objective; may be negative
     policy_hidden: tuple[int, ...] = (64, 64)  # sizes of the policy's hidden layers
     value_hidden: tuple[int, ...] = (64, 64)  # sizes of the value network's hidden layers
-    bootstrap_truncation: bool = True  # a time limit cuts an episode without ending its return; off: a terminal state
+    bootstrap_truncation: bool = True  # take V for what a time limit cuts off; off: treat it as a terminal state
     bound_action: Literal["no", "clip", "tanh"] = "no"  # give the environment the action as drawn, clipped or squashed
 
     compile: bool = True  # compile the updates: 5 to 25 seconds once, then they are 25 times faster
@@ -177,7 +177,7 @@ def planned_steps(args: Args) -> int:
 
 
 def begin_episodes(args: Args, state: State) -> None:
-    """Lets the iteration after a checkpoint begin with new episodes, also where nothing interrupts the run. So no
+    """Lets the iteration after a checkpoint begin with new episodes, even in a run that nothing interrupts. So no
     simulator has to be saved, and a continued run has the bits of an uninterrupted one in every environment that
     reset(seed=...) determines. An episode that is cut off here is not counted."""
     if state.iteration % args.checkpoint_every == 0:
@@ -189,9 +189,9 @@ def rollout(args: Args, state: State) -> dict[str, Any]:
     rollout.
 
     Returns arrays over all B = num_envs * num_steps pairs, actor after actor: obs [B, obs] and next_obs [B, obs] as the
-    networks see them, actions [B, action] as drawn, rewards [B] scaled and clipped, terminations [B] where no value
-    follows, ends [B] where the next row belongs to another episode or actor; and episodes, the raw return and length of
-    each that ended."""
+    networks see them, actions [B, action] as drawn, rewards [B] to learn from, terminations [B] where what follows has
+    no value, ends [B] where the next row belongs to another episode or actor; and episodes, the raw return and length
+    of each that ended."""
     obs, next_obs, actions, rewards, terminations, ends, episodes = [], [], [], [], [], [], []
     policy_mean = numpy_forward(state.policy.mean)
     std = state.policy.log_std.detach().exp().numpy()
@@ -235,7 +235,7 @@ def rollout(args: Args, state: State) -> dict[str, Any]:
 
 def numpy_forward(network: nn.Sequential) -> Callable[[np.ndarray], np.ndarray]:
     """The network as a function of one observation, [in] -> [out]. It is written a second time, in numpy, because a
-    pass of a single row costs 46 to 52 us in torch and 5 here, in a step of about 100."""
+    pass of a single row costs 46 to 52 us in torch and 5 here, and a whole step about 100."""
     silu = lambda x: x * (1 + np.tanh(x / 2)) / 2  # noqa: E731
     activations = {nn.Tanh: np.tanh, nn.ReLU: lambda x: np.maximum(x, 0), nn.SiLU: silu}
     activation = activations[type(network[1])]
@@ -250,7 +250,7 @@ def numpy_forward(network: nn.Sequential) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def observe(args: Args, stats: RunningStats, obs: np.ndarray) -> np.ndarray:
-    """Raw observation [obs] -> what the networks see, float32. The statistics include it."""
+    """Raw observation [obs] -> what the networks see, float32. The statistics take it in first."""
     if args.obs_norm:  # (6)
         stats.push(obs)
         obs = (obs - stats.mean) / (stats.std + 1e-8)
@@ -268,12 +268,12 @@ def bound_action(args: Args, env: gym.Env, action: np.ndarray) -> np.ndarray:
     if args.bound_action == "tanh":
         return low + (high - low) * 0.5 * (np.tanh(action) + 1)
     # As the released code does. MuJoCo limits the controls itself, but the reward's control cost is that of the whole
-    # action: of Humanoid's first actions it is 8 times as large. A copy, because an environment may change its action.
+    # action: for Humanoid's first actions it is 8 times as large. A copy, because an environment may change its action.
     return action.copy()
 
 
 def scale_reward(args: Args, stats: RunningStats, actor: Actor, reward: float) -> float:
-    """Raw reward of the actor's step -> what is learned from. The statistics include it."""
+    """Raw reward of the actor's step -> what is learned from. The statistics take it in first."""
     if args.reward_scale:  # (2)
         actor.past_rewards = args.gamma * actor.past_rewards + reward
         if args.reward_scale_by == "returns":
@@ -298,10 +298,11 @@ def estimate_advantages(args: Args, state: State, experience: dict[str, Any]) ->
     value network before its fit; advantages [B] by GAE (Schulman et al. 2016, eq. 16), value_targets [B]."""
     obs, actions = torch.from_numpy(experience["obs"]), torch.from_numpy(experience["actions"])
     old_policy, old_values = state.policy(obs), state.value(obs)
+    # They are not the values of the next rows, because where an episode ends the next row is that of another.
     next_values = state.value(torch.from_numpy(experience["next_obs"]))
 
-    # GAE is computed in numpy and float64, because its recursion adds up rounding and would be slow in torch. Pairs are
-    # not weighted by gamma^t, as the gradient of the discounted return would have it: hardly any implementation does.
+    # GAE is computed in numpy and float64, because its recursion accumulates rounding and would be slow in torch. Pairs
+    # are not weighted by gamma^t, which the gradient of the discounted return requires; hardly any implementation does.
     values, next_values = old_values.double().numpy(), next_values.double().numpy()
     next_values[experience["terminations"]] = 0.0
     deltas = experience["rewards"] + args.gamma * next_values - values
@@ -335,23 +336,20 @@ def update(args: Args, state: State, batch: dict[str, Tensor]) -> dict[str, floa
     progress = state.global_step / planned_steps(args)
     value_lr = args.value_lr * (1 - progress if args.anneal_lr else 1.0)  # (4)
     # IM's KL schedule goes from the first delta to one increment short of the last. In the released code it does
-    # nothing, because the step reads another counter than the one that moves, so that the paper's numbers are those of
-    # a constant delta.
+    # nothing, because the counter that moves is not the one that the step reads; so the paper's numbers are those of a
+    # constant delta.
     max_kl = args.max_kl + progress * ((args.max_kl_final or args.max_kl) - args.max_kl)
-    value_norm = args.max_grad_norm if args.grad_clip else math.inf  # (9) in the released code nothing in TRPO+
+    value_norm = args.max_grad_norm if args.grad_clip else math.inf  # (9) the released code clips nothing
 
     # The value network comes first, as in the released code. The advantages are fixed already, so that neither update
     # sees what the other has done.
-    value_fit = fit(
-        args, state.rng, value_loss, state.value, state.value_adam, batch, args.value_epochs, value_lr, value_norm
-    )
-    step = natural_gradient_step(args, state.rng, state.policy, batch, max_kl)
+    statistics = fit(args, state, "value", value_loss, batch, args.value_epochs, value_lr, value_norm)
+    statistics |= natural_gradient_step(args, state.rng, state.policy, batch, max_kl)
     state.iteration += 1
     state.global_step += len(batch["obs"])
 
-    statistics = {f"value_{name}": x for name, x in value_fit.items()} | dict(value_lr=value_lr)
-    statistics |= step | compare_policies(args, state.policy, batch)
-    statistics |= dict(explained_variance=explained_variance(batch))
+    statistics |= dict(value_lr=value_lr, explained_variance=explained_variance(batch))
+    statistics |= compare_policies(args, state.policy, batch)
     return {name: float(x) for name, x in statistics.items()}
 
 
@@ -393,17 +391,9 @@ def action_entropy(args: Args, pi: Independent, batch: dict[str, Tensor]) -> Ten
 
 
 def fit(
-    args: Args,
-    rng: np.random.Generator,
-    loss: Callable,
-    network: nn.Module,
-    adam: list[Tensor],
-    batch: dict[str, Tensor],
-    epochs: int,
-    lr: float,
-    max_norm: float,
+    args: Args, state: State, name: str, loss: Callable, batch: dict, epochs: int, lr: float, max_norm: float
 ) -> dict[str, Tensor]:
-    """Fits the network in place, and with it the state of its Adam optimizer. For each minibatch of each epoch it does
+    """Fits a network of the state, "policy" or "value", and its Adam in place. For each minibatch of each epoch it does
     what these three lines of plain torch do, but PPO's two fits take 51 ms instead of 689:
 
         loss(args, network, {name: x[rows] for name, x in batch.items()}).backward()
@@ -411,6 +401,7 @@ def fit(
         adam.step(); adam.zero_grad()  # torch.optim.Adam(network.parameters(), lr, eps=1e-5)
 
     Returns the mean loss, the mean norm of the gradients before clipping, and the fraction of them that was clipped."""
+    network, adam, batch_size = getattr(state, name), getattr(state, f"{name}_adam"), len(batch["obs"])
     lr = torch.tensor(lr)  # as a float it would be a constant of the compiled code, compiled anew in every iteration
 
     def loss_of(parameters: Tensor, minibatch: dict[str, Tensor]) -> Tensor:
@@ -431,17 +422,17 @@ def fit(
 
     loop = compiled_loop if args.compile else minibatch_loop
     carry, outputs = (flat_parameters(network), *adam), []
-    batch_size = len(batch["obs"])
     minibatch_size = batch_size // args.num_minibatches
     for _ in range(epochs):
-        shuffled = rng.permutation(batch_size)[: args.num_minibatches * minibatch_size]  # drops the remainder
-        rows = torch.from_numpy(shuffled.reshape(args.num_minibatches, minibatch_size))
-        carry, output = loop(step, carry, rows)
+        shuffled = state.rng.permutation(batch_size)[: args.num_minibatches * minibatch_size]  # drops the remainder
+        minibatches = torch.from_numpy(shuffled.reshape(args.num_minibatches, minibatch_size))
+        carry, output = loop(step, carry, minibatches)
         outputs.append(output)
     nn.utils.vector_to_parameters(carry[0], network.parameters())
     adam[:] = carry[1:]
     losses, norms = map(torch.cat, zip(*outputs))
-    return dict(loss=losses.mean(), grad_norm=norms.mean(), grads_clipped=(norms > max_norm).float().mean())
+    found = dict(loss=losses.mean(), grad_norm=norms.mean(), grads_clipped=(norms > max_norm).float().mean())
+    return {f"{name}_{statistic}": x for statistic, x in found.items()}
 
 
 def with_parameters(network: nn.Module, parameters: Tensor) -> Callable:
@@ -456,13 +447,14 @@ def flat_parameters(network: nn.Module) -> Tensor:
     return nn.utils.parameters_to_vector(network.parameters()).detach()
 
 
-def minibatch_loop(step: Callable, carry: tuple, rows: Tensor) -> tuple[tuple, tuple[Tensor, ...]]:
-    """carry, output = step(carry, row) for one row after another -> the last carry, and each output of all steps."""
+def minibatch_loop(step: Callable, carry: tuple, minibatches: Tensor) -> tuple[tuple, tuple[Tensor, ...]]:
+    """Applies the step to one minibatch after another, each a row of numbers of pairs. Returns the last carry, and each
+    output of all steps, stacked."""
     if torch.compiler.is_compiling():
-        return scan(step, carry, rows)  # the same as below, which torch.compile would unroll
+        return scan(step, carry, minibatches)  # the same as below, which torch.compile would unroll
     outputs = []
-    for row in rows:
-        carry, output = step(carry, row)
+    for rows in minibatches:
+        carry, output = step(carry, rows)
         outputs.append(output)
     return carry, tuple(map(torch.stack, zip(*outputs)))
 
@@ -510,10 +502,10 @@ def natural_gradient_step(
 
 
 def conjugate_gradient(product: Callable, b: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-    """Goes towards the x [P] with product(x) = b [P], from 0. Returns x and the residual b - product(x). With raw
-    observations the matrix has condition numbers up to 1,130, and ten steps in float32 amplify rounding: of 20 steps of
-    TRPO on Hopper ten were more than 0.2 % from those in float64, the worst 16 %, and one took half the step where
-    float64 takes all of it. With observation normalization the difference is 1e-5."""
+    """Solves product(x) = b [P] approximately, beginning with x = 0. Returns x [P] and the residual b - product(x).
+    With raw observations the matrix has condition numbers up to 1,130, and ten steps in float32 amplify rounding: of
+    20 steps of TRPO on Hopper ten were more than 0.2 % from those in float64, the worst 16 %, and one took half the
+    step where float64 takes all of it. With observation normalization the difference is 1e-5."""
     x, residual, direction = torch.zeros_like(b), b, b
     for _ in range(steps):
         curved = product(direction)
@@ -537,9 +529,9 @@ def fisher_vector_product(policy: Policy, parameters: Tensor, vector: Tensor, ba
 compiled_fisher_vector_product = torch.compile(
     fisher_vector_product, fullgraph=True, dynamic=False, options={"cpp_wrapper": True}
 )
-# At the first call for two Gaussians, torch looks up the formula of their KL and writes it into a table, which compiled
+# At its first call for two Gaussians, kl_divergence looks up their formula and writes it into a table, which compiled
 # code cannot do. So the first call is here.
-kl_divergence(*2 * [Independent(Normal(torch.zeros(1), torch.ones(1)), 1)])
+kl_divergence(*[Independent(Normal(torch.zeros(1), torch.ones(1)), 1) for _ in range(2)])
 
 
 def mean_kl_from_old(policy: Callable, batch: dict[str, Tensor]) -> Tensor:
@@ -574,12 +566,12 @@ def compare_policies(args: Args, policy: Policy, batch: dict[str, Tensor]) -> di
 
 
 def explained_variance(batch: dict[str, Tensor]) -> Tensor:
-    """Of the value network before its fit. It flatters, since the targets contain the predictions, and is nan where the
-    targets are constant."""
+    """Explained variance of the value network before its fit. It flatters the network, since the targets contain the
+    predictions, and is nan where the targets are constant."""
     return 1 - (batch["value_targets"] - batch["old_values"]).var() / batch["value_targets"].var()
 
 
-# Networks and running statistics -------------------------------------------------------------------------------------
+# Initial state -------------------------------------------------------------------------------------------------------
 
 
 def initial_state(args: Args, actors: list[Actor]) -> State:
@@ -651,7 +643,7 @@ def gaussian(means: Tensor, stds: Tensor) -> Independent:
 
 class RunningStats:
     """Mean and unbiased standard deviation of a stream of samples (Welford's algorithm), in float64, in which a
-    millionth sample still counts. While `frozen` they stay as they are: so diagnostics look without touching."""
+    millionth sample still counts. While they are `frozen`, as in diagnostics, they do not change."""
 
     def __init__(self, shape: tuple[int, ...] = ()):
         self.frozen = False
@@ -669,7 +661,7 @@ class RunningStats:
 
     @property
     def std(self) -> Any:
-        """With fewer than two samples |mean|: otherwise the first reward of a run would become enormous."""
+        """With fewer than two samples it is |mean|, or the first reward of a run would become enormous."""
         return (self.sum_sq / (self.count - 1)) ** 0.5 if self.count > 1 else abs(self.mean)
 
     def state_dict(self) -> dict[str, Any]:
@@ -681,7 +673,7 @@ class RunningStats:
 
 
 # =====================================================================================================================
-# Bookkeeping, the same in every script: arguments, environments, checkpoints, run folder. No algorithm below.
+# Bookkeeping of arguments, environments, checkpoints and the run folder. No algorithm stands below this line.
 # =====================================================================================================================
 
 SCRIPT = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()  # read at the start, before anyone edits the file
@@ -689,7 +681,7 @@ NOT_OF_THE_RUN = ("runs_dir", "run_name", "overwrite", "compile")  # arguments t
 
 
 def stop(message: str, status: int = 2) -> NoReturn:
-    """Ends the program with one line on standard error. Status 2 means bad input, 1 that training failed."""
+    """Ends the program with one line on standard error. Status 2 means bad input, 1 that training failed, 0 neither."""
     print(f"{Path(__file__).name}: {' '.join(message.split())}", file=sys.stderr)
     raise SystemExit(status)
 
@@ -707,7 +699,7 @@ def check_ranges(args: Args, **ranges: tuple[float, float]) -> None:
 
 def make_actors(args: Args) -> list[Actor]:
     """The environments, not yet reset. Stops where the networks cannot serve them."""
-    mujoco.set_mju_user_warning(lambda _: None)  # they would fill stderr, and MUJOCO_LOG.TXT in the working directory
+    mujoco.set_mju_user_warning(lambda _: None)  # otherwise HalfCheetah-v4 writes MUJOCO_LOG.TXT where it is started
     try:
         actors = [Actor(gym.make(args.env_id, disable_env_checker=True)) for _ in range(args.num_envs)]
     except (gym.error.Error, ImportError, TypeError, ValueError) as error:
@@ -734,8 +726,8 @@ def run_folder(args: Args) -> Path:
     for field in fields(args):
         flag, value = field.name.replace("_", "-"), getattr(args, field.name)
         if value != field.default and field.name not in ("env_id", "seed", *NOT_OF_THE_RUN):
-            text = "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
-            name += {"True": f"__{flag}", "False": f"__no-{flag}"}.get(text, f"__{flag}={text}")
+            text = "x".join(map(str, value)) if isinstance(value, tuple) else value
+            name += f"__{'' if value else 'no-'}{flag}" if isinstance(value, bool) else f"__{flag}={text}"
     return Path(args.runs_dir) / (args.run_name or f"{name}__seed{args.seed}".replace("/", "-").replace(":", "-"))
 
 
@@ -743,7 +735,7 @@ def save_checkpoint(args: Args, folder: Path, state: State) -> None:
     """Writes iter_000150.pt, the state in which iteration 150 begins."""
     parts = {name: part for name, part in vars(state).items() if name != "actors"}
     saved = {name: part.state_dict() if hasattr(part, "state_dict") else part for name, part in parts.items()}
-    buffer = io.BytesIO()  # written by torch.save itself, a full disk would raise RuntimeError
+    buffer = io.BytesIO()  # on a full disk, torch.save to a file would raise RuntimeError, which says nothing
     torch.save(identity(args) | saved | dict(rng=state.rng.bit_generator.state), buffer)
     write_whole(folder / "checkpoints" / f"iter_{state.iteration:06d}.pt", buffer.getvalue())
 
@@ -761,7 +753,9 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     except Exception:  # a damaged file raises almost anything
         checkpoint = None
     if not isinstance(checkpoint, dict) or "script" not in checkpoint or "format" in checkpoint:
-        stop(f"{path} is damaged, or an older version of these scripts wrote it; without it, older checkpoints count")
+        stop(
+            f"{path} is damaged, or an older version of these scripts wrote it; delete it to go on from the one before"
+        )
     return checkpoint
 
 
@@ -793,12 +787,12 @@ def open_run(args: Args, state: State) -> Iterator[SimpleNamespace]:
             for path in [*folder.glob("checkpoints/iter_*.pt"), *folder.glob("events.out.tfevents.*")]:
                 path.unlink()
         if not list(folder.glob("checkpoints/iter_*.pt")):
-            save_checkpoint(args, folder, state)
+            save_checkpoint(args, folder, state)  # so that new and continued runs go on in the same way
         checkpoint = load_checkpoint(max(folder.glob("checkpoints/iter_*.pt")))
         if text := differences(identity(args), checkpoint):
             stop(f"{folder} holds another run: {text}; choose another --run-name, or --overwrite")
         config = json.dumps({name: checkpoint[name] for name in identity(args)}, indent=4).encode()
-        if not (folder / "config.json").exists() or (folder / "config.json").read_bytes() != config:  # damaged, perhaps
+        if not (folder / "config.json").exists() or (folder / "config.json").read_bytes() != config:
             write_whole(folder / "config.json", config)
         restore(state, checkpoint)
         if state.global_step >= planned_steps(args):
@@ -821,7 +815,7 @@ def differences(new: dict[str, Any], old: dict[str, Any]) -> str:
 
 
 def cut_progress(path: Path, iterations: int) -> None:
-    """Leaves of progress.csv what came before the checkpoint, without a row that was being written."""
+    """Cuts progress.csv back to the iterations before the checkpoint. A half-written row goes, too."""
     header, *lines = (path.read_text() if path.exists() else "").splitlines() or [""]
     whole = [line for line in lines if line.count(",") == header.count(",") and line.split(",")[0].isdigit()]
     rows = {int(line.split(",")[0]): line for line in whole}
@@ -884,7 +878,7 @@ def main(argv: list[str] | None = None) -> None:
     if args.compile and not can_compile():
         print("torch.compile does not work here (no C++ compiler?); going on with --no-compile", file=sys.stderr)
         args = replace(args, compile=False)
-    # TensorBoard's thread passes its errors on to the next call here; without their traceback, they are one line.
+    # TensorBoard's thread raises its errors here, too, so that its own traceback only repeats them.
     threading.excepthook = lambda x: None if issubclass(x.exc_type, OSError) else threading.__excepthook__(x)
     try:
         train(args)

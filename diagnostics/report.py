@@ -127,8 +127,10 @@ class Run(NamedTuple):
         return f"{self.style['label']}, seed {self.config['args']['seed']}"
 
     def steps(self, cells: list[dict[str, Any]]) -> np.ndarray:
-        """Environment steps at the cells' checkpoints; REINFORCE takes more than the batch size has it."""
-        return np.append(0, self.progress["global_step"])[[cell["iteration"] for cell in cells]]
+        """Environment steps at the cells' checkpoints, nan where progress.csv does not come so far; REINFORCE takes
+        more than the batch size has it."""
+        known = dict(enumerate([0, *self.progress["global_step"]]))
+        return np.array([known.get(cell["iteration"], np.nan) for cell in cells])
 
 
 def measure_fresh(args: Args, source: Source, sample: Callable, _: Any) -> Iterator[dict[str, Any]]:
@@ -250,10 +252,13 @@ def read_progress(folder: Path) -> dict[str, np.ndarray]:
     try:
         with open(folder / "progress.csv", newline="") as file:
             rows = {int(row["iteration"]): row for row in DictReader(file) if None not in row.values()}
-        found = {name: np.full(max(rows) + 1, np.nan) for name in [*rows[max(rows)], *COLUMNS]}
+        names = {*rows[max(rows)], "explained_variance"}  # which REINFORCE has not
+        if not names.issuperset(COLUMNS):
+            raise KeyError
+        found = {name: np.full(max(rows) + 1, np.nan) for name in names}
         for iteration, row in rows.items():
-            for name, column in found.items():
-                column[iteration] = float(row.get(name) or "nan")
+            for name in row:
+                found[name][iteration] = float(row[name] or "nan")
         return found
     except (OSError, ValueError, KeyError):
         stop(f"{folder}: no progress.csv with an iteration, so nothing to report")

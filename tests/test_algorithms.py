@@ -71,7 +71,7 @@ def test_contract_has_the_same_signatures_and_sections_everywhere():
             assert list(ours) == list(ppos)
         assert [name for name in names if name in ORDER.split()] == ORDER.split()
         banners = [line.split()[1] for line in inspect.getsource(script).splitlines() if line.endswith("--------")]
-        assert banners == ["Arguments", "Loop", "Rollout", "Advantages", "Update", "Networks"]
+        assert banners == ["Arguments", "Loop", "Rollout", "Advantages", "Update", "Initial"]
         assert {field.name for field in dataclasses.fields(script.Args)}.issuperset(COMMON)
 
 
