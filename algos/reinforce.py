@@ -373,9 +373,17 @@ def fit(
         parameters = parameters - lr * (m / m_sum) / ((v / v_sum).sqrt() + 1e-5)
         return (parameters, m, v, t), (minibatch_loss, norm)
 
-    loop = compiled_loop if args.compile else minibatch_loop
-    (parameters, *adam[:]), (losses, norms) = loop(step, (flat_parameters(network), *adam), minibatches)
-    nn.utils.vector_to_parameters(parameters, network.parameters())
+    carry = flat_parameters(network), *adam
+    if args.compile:
+        carry, (losses, norms) = compiled_scan(step, carry, minibatches)
+    else:
+        outputs = []
+        for rows in minibatches:
+            carry, output = step(carry, rows)
+            outputs.append(output)
+        losses, norms = map(torch.stack, zip(*outputs))
+    nn.utils.vector_to_parameters(carry[0], network.parameters())
+    adam[:] = carry[1:]
     found = dict(loss=losses.mean(), grad_norm=norms.mean(), grads_clipped=(norms > max_norm).float().mean())
     return {f"{name}_{statistic}": x for statistic, x in found.items()}
 
@@ -392,22 +400,9 @@ def flat_parameters(network: nn.Module) -> Tensor:
     return nn.utils.parameters_to_vector(network.parameters()).detach()
 
 
-def minibatch_loop(step: Callable, carry: tuple, minibatches: Tensor) -> tuple[tuple, tuple[Tensor, ...]]:
-    """Applies the step to one minibatch after another, each a row of numbers of pairs. Returns the last carry, and each
-    output of all steps, stacked."""
-    if torch.compiler.is_compiling():
-        return scan(step, carry, minibatches)  # the same as below, which torch.compile would unroll
-    outputs = []
-    for rows in minibatches:
-        carry, output = step(carry, rows)
-        outputs.append(output)
-    return carry, tuple(map(torch.stack, zip(*outputs)))
-
-
 # fullgraph, because a part that silently stayed in Python would cost the whole gain; cpp_wrapper, so that C++ calls the
-# kernels.
-# dynamic, because every batch has another size.
-compiled_loop = torch.compile(minibatch_loop, fullgraph=True, dynamic=True, options={"cpp_wrapper": True})
+# kernels; dynamic, because every batch has another size.
+compiled_scan = torch.compile(lambda *x: scan(*x), fullgraph=True, dynamic=True, options={"cpp_wrapper": True})
 
 
 @torch.no_grad()
@@ -589,9 +584,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     except Exception:  # a damaged file raises almost anything
         checkpoint = None
     if not isinstance(checkpoint, dict) or "script" not in checkpoint or "format" in checkpoint:
-        stop(
-            f"{path} is damaged, or an older version of these scripts wrote it; delete it to go on from the one before"
-        )
+        stop(f"{path} is damaged, or older than these scripts; delete it to go on from the checkpoint before it")
     return checkpoint
 
 

@@ -15,9 +15,9 @@ from torch.func import grad, hessian
 CONTRACT = "make_actors make_networks initial_state begin_episodes rollout estimate_advantages objective update".split()
 CONTRACT += ["value_loss", "load_checkpoint", "restore"]
 SHARED = {"make_actors", "begin_episodes", "load_checkpoint", "restore"}  # of the contract, the same everywhere
-DIFFERENT = {"Args", "State", "Actor", "main", "compiled_loop", *CONTRACT} - SHARED
+DIFFERENT = {"Args", "State", "Actor", "main", "compiled_scan", *CONTRACT} - SHARED
 # In how many versions: PPO-M and TRPO lack the nine, REINFORCE a critic, and V-MPO's batch holds more.
-VERSIONS = dict(Actor=2, main=2, compiled_loop=2, value_loss=2, make_networks=3, rollout=3, estimate_advantages=3)
+VERSIONS = dict(Actor=2, main=2, compiled_scan=2, value_loss=2, make_networks=3, rollout=3, estimate_advantages=3)
 COMMON = "env_id total_timesteps seed num_envs num_steps num_minibatches gamma entropy_coef policy_hidden".split()
 COMMON += "compile runs_dir run_name checkpoint_every overwrite".split()
 ORDER = (

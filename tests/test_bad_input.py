@@ -93,7 +93,7 @@ def test_run_folder_of_another_run(runs, capsys):
     for damaged in (old, b"", whole[: len(whole) // 2], b"no checkpoint", b"\x80\x02}q\x00."):
         newest.write_bytes(damaged)
         before = snapshot(runs)
-        assert "is damaged, or an older version of these scripts wrote it" in refused(script, flags, capsys)
+        assert "is damaged, or older than these scripts" in refused(script, flags, capsys)
         assert snapshot(runs) == before
 
 
