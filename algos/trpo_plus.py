@@ -9,13 +9,13 @@ marked (1) to (9) where it acts; as in IM's runs on Hopper, (1), (4) and the sch
 
     train                      repeat
     rollout                        act with pi_old for num_steps steps of each environment, which gives s, a, r and s'
-    estimate_advantages            delta = r + gamma V(s') - V(s)
+    estimate_advantages            delta = r + gamma V(s') - V(s), where V(s') = 0 after a terminal state
                                    A = sum over l of (gamma gae_lambda)^l delta, l steps later (Schulman et al. 2016,
                                    eq. 16); target = A + V(s)
     update, fit                    value_epochs times, for each minibatch of the shuffled batch
     value_loss                         Adam takes V down the mean of (V(s) - target)^2
-    objective                      L(pi) = the mean of ratio A, where ratio = pi(a|s) / pi_old(a|s) (Schulman et al.
-                                   2015, eq. 14), and g = its gradient at pi_old
+    objective                      L(pi) = the mean of ratio A, where ratio = pi(a|s) / pi_old(a|s) and A is normalized
+                                   (Schulman et al. 2015, eq. 14), and g = its gradient at pi_old
     conjugate_gradient             x = (F + cg_damping)^-1 g, where
     fisher_vector_product              F = the Hessian of the mean KL(pi_old || pi) at pi_old (appendix C)
     natural_gradient_step          step = x sqrt(2 max_kl / x^T (F + cg_damping) x)
@@ -115,7 +115,7 @@ class Args:
     bootstrap_truncation: bool = True  # take V for what a time limit cuts off; off: treat it as a terminal state
     bound_action: Literal["no", "clip", "tanh"] = "no"  # give the environment the action as drawn, clipped or squashed
 
-    compile: bool = True  # compile the updates: 5 to 25 seconds once, then they are 15 times faster
+    compile: bool = True  # compile the updates: 5 to 25 seconds once, then they are 6 times faster
     runs_dir: str = "runs"  # folder of all runs
     run_name: str = ""  # folder of this run inside runs_dir; default: environment, algorithm, non-default flags, seed
     checkpoint_every: int = 25  # iterations between checkpoints; after each, all environments begin a new episode
@@ -189,8 +189,8 @@ def rollout(args: Args, state: State) -> dict[str, Any]:
     rollout.
 
     Returns arrays over all B = num_envs * num_steps pairs, actor after actor: obs [B, obs] and next_obs [B, obs] as the
-    networks see them, actions [B, action] as drawn, rewards [B] to learn from, terminations [B] where what follows has
-    no value, ends [B] where the next row belongs to another episode or actor; and episodes, the raw return and length
+    networks see them, actions [B, action] as drawn, rewards [B] to learn from, terminations [B] where V(s') counts as
+    0, ends [B] where the next row belongs to another episode or actor; and episodes, the raw return and length
     of each that ended."""
     obs, next_obs, actions, rewards, terminations, ends, episodes = [], [], [], [], [], [], []
     policy_mean = numpy_forward(state.policy.mean)
@@ -298,7 +298,7 @@ def estimate_advantages(args: Args, state: State, experience: dict[str, Any]) ->
     value network before its fit; advantages [B] by GAE (Schulman et al. 2016, eq. 16), value_targets [B]."""
     obs, actions = torch.from_numpy(experience["obs"]), torch.from_numpy(experience["actions"])
     old_policy, old_values = state.policy(obs), state.value(obs)
-    # They are not the values of the next rows, because where an episode ends the next row is that of another.
+    # They are not simply the values of the next rows: where an episode ends, the next row belongs to another.
     next_values = state.value(torch.from_numpy(experience["next_obs"]))
 
     # GAE is computed in numpy and float64, because its recursion accumulates rounding and would be slow in torch. Pairs
@@ -393,8 +393,8 @@ def action_entropy(args: Args, pi: Independent, batch: dict[str, Tensor]) -> Ten
 def fit(
     args: Args, state: State, name: str, loss: Callable, batch: dict, epochs: int, lr: float, max_norm: float
 ) -> dict[str, Tensor]:
-    """Fits a network of the state, "policy" or "value", and its Adam in place. For each minibatch of each epoch it does
-    what these three lines of plain torch do, but PPO's two fits take 37 ms instead of 430:
+    """Fits the state's network of that name, and its Adam, in place. For each minibatch of each epoch it does what
+    these three lines of plain torch do, but PPO's two fits take 37 ms instead of 430:
 
         loss(args, network, {key: x[rows] for key, x in batch.items()}).backward()
         nn.utils.clip_grad_norm_(network.parameters(), max_norm)
@@ -414,7 +414,7 @@ def fit(
     # The step is a function of tensors alone, with the parameters as one flat vector, so that the whole loop over the
     # minibatches can be compiled. torch.optim.Adam changes tensors in place, which compiled loops cannot; so Adam is
     # written out (Kingma & Ba 2015, Algorithm 1; eps as in baselines). t is float64, because 1 - 0.999^t needs the
-    # digits; 0.9^t is written as exp(t ln 0.9), because a power in the compiled loop costs 5 of 45 ms.
+    # digits; 0.9^t is written as exp(t ln 0.9), because powers in the compiled loop would cost 6 ms more.
     def step(carry: tuple, rows: Tensor) -> tuple[tuple, tuple]:
         parameters, m, v, t = carry
         minibatch = {key: x[rows] for key, x in batch.items()}
@@ -655,7 +655,7 @@ class RunningStats:
 
     @property
     def std(self) -> Any:
-        """With fewer than two samples it is |mean|, or the first reward of a run would become enormous."""
+        """With fewer than two samples it is |mean|; otherwise the first scaled reward of a run would be enormous."""
         return (self.sum_sq / (self.count - 1)) ** 0.5 if self.count > 1 else abs(self.mean)
 
     def state_dict(self) -> dict[str, Any]:
@@ -675,7 +675,8 @@ NOT_OF_THE_RUN = ("runs_dir", "run_name", "overwrite", "compile")  # arguments t
 
 
 def stop(message: str, status: int = 2) -> NoReturn:
-    """Ends the program with one line on standard error. Status 2 means bad input, 1 that training failed, 0 neither."""
+    """Ends the program with one line on standard error. Status 2 means bad input or a run folder that cannot be used, 1
+    that training failed, 130 that Ctrl-C was pressed, and 0 that there is nothing to do."""
     print(f"{Path(__file__).name}: {' '.join(message.split())}", file=sys.stderr)
     raise SystemExit(status)
 
@@ -703,7 +704,9 @@ def make_actors(args: Args) -> list[Actor]:
         if not isinstance(space, gym.spaces.Box) or len(space.shape) != 1:
             stop(f"--env-id {args.env_id}: {name} must be a flat Box, not {space}")
     if args.bound_action == "tanh" and not env.action_space.is_bounded():
-        stop(f"--bound-action tanh: the actions of {args.env_id} have no finite bounds; clip takes infinite ones, too")
+        stop(
+            f"--bound-action tanh: the actions of {args.env_id} have no finite bounds; --bound-action clip allows that"
+        )
     return actors
 
 
@@ -747,12 +750,12 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     except Exception:  # a damaged file raises almost anything
         checkpoint = None
     if not isinstance(checkpoint, dict) or "script" not in checkpoint or "format" in checkpoint:
-        stop(f"{path} is damaged, or older than these scripts; delete it to go on from the checkpoint before it")
+        stop(f"{path} is damaged, or older than these scripts; without it, the checkpoint before it counts")
     return checkpoint
 
 
 def restore(state: State, checkpoint: dict[str, Any]) -> None:
-    """Puts a state where the checkpoint was."""
+    """Sets the state to that of the checkpoint."""
     for name, part in vars(state).items():
         if name == "rng":
             part.bit_generator.state = checkpoint["rng"]
@@ -764,8 +767,8 @@ def restore(state: State, checkpoint: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def open_run(args: Args, state: State) -> Iterator[SimpleNamespace]:
-    """Creates or continues the run folder, locked while the context lasts. Where it has a checkpoint, puts the initial
-    state there. Yields what `record` writes to."""
+    """Creates or continues the run folder, locked while the context lasts, and sets the state to that of its newest
+    checkpoint. Yields what `record` writes to."""
     folder = run_folder(args)
     try:
         (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
@@ -791,16 +794,16 @@ def open_run(args: Args, state: State) -> Iterator[SimpleNamespace]:
             stop(f"{folder} is finished", 0)
         print(f"{folder}: {f'continuing from iteration {state.iteration}' if state.iteration else 'new'}", flush=True)
         cut_progress(folder / "progress.csv", state.iteration)
-        done, seconds = state.global_step, 0.1 if sys.stderr.isatty() else 30  # in a file, a bar now and then
+        done, seconds = state.global_step, 0.1 if sys.stderr.isatty() else 30  # in a file, only now and then
         bar = tqdm(total=planned_steps(args), initial=done, unit=" steps", unit_scale=True, mininterval=seconds)
         progress = open(folder / "progress.csv", "a", newline="")
         with progress, SummaryWriter(folder, purge_step=done + 1) as tensorboard, bar:
             files = dict(folder=folder, progress=progress, tensorboard=tensorboard, bar=bar)
-            yield SimpleNamespace(**files, time=time.perf_counter(), episodes=0)
+            yield SimpleNamespace(**files, time=time.perf_counter(), steps=done, episodes=0)
 
 
 def differences(new: dict[str, Any], old: dict[str, Any]) -> str:
-    """The settings in which the run that is asked for differs from that of a checkpoint."""
+    """The settings in which the run that is asked for differs from that of the checkpoint."""
     new, old = new["args"] | dict(algo=new["algo"]), old["args"] | dict(algo=old["algo"])
     names = [name for name in old | new if name not in NOT_OF_THE_RUN and old.get(name) != new.get(name)]
     return ", ".join(f"{name} was {old.get(name)}, is {new.get(name)}" for name in names)
@@ -826,8 +829,9 @@ def record(args: Args, run: SimpleNamespace, state: State, statistics: dict[str,
         run.bar.close()
         stop(f"iteration {state.iteration - 1}: a loss or a parameter is not finite; not saved", 1)
     mean_return, mean_length = np.mean(episodes, axis=0).tolist() if episodes else ("", "")
-    last, run.time, run.episodes = run.time, time.perf_counter(), run.episodes + len(episodes)
-    sps = round((state.global_step - run.bar.n) / (run.time - last), 1)
+    steps, run.steps, run.episodes = state.global_step - run.steps, state.global_step, run.episodes + len(episodes)
+    last, run.time = run.time, time.perf_counter()
+    sps = round(steps / (run.time - last), 1)
     row = dict(iteration=state.iteration - 1, global_step=state.global_step, sps=sps, episodes=len(episodes))
     row |= dict(episodic_return=mean_return, episodic_length=mean_length, **statistics)
     table = csv.DictWriter(run.progress, row, lineterminator="\n")
@@ -840,10 +844,10 @@ def record(args: Args, run: SimpleNamespace, state: State, statistics: dict[str,
             run.tensorboard.add_scalar(f"train/{name}", x, state.global_step)
     if episodes:
         run.bar.set_postfix(episodic_return=f"{mean_return:.1f}", refresh=False)
-    run.bar.update(state.global_step - run.bar.n)
+    run.bar.update(steps)
     if state.global_step >= planned_steps(args) or state.iteration % args.checkpoint_every == 0:
         if run.episodes == 0 and state.iteration % args.checkpoint_every == 0:
-            text = "no episode has ended since the last checkpoint, and new ones begin; raise --checkpoint-every"
+            text = "no episode has ended since the last checkpoint, and now new ones begin; raise --checkpoint-every"
             run.bar.write(f"iteration {state.iteration}: {text}", file=sys.stderr)
         run.episodes = 0
         run.tensorboard.flush()
@@ -863,7 +867,7 @@ def main(argv: list[str] | None = None) -> None:
     batch_size = args.num_envs * args.num_steps
     if args.total_timesteps < batch_size:
         stop(f"--total-timesteps {args.total_timesteps}: less than one iteration, num_envs * num_steps = {batch_size}")
-    if batch_size % args.num_minibatches or batch_size < 2 * args.num_minibatches:  # standard deviations need two
+    if batch_size % args.num_minibatches or batch_size < 2 * args.num_minibatches:  # one has no standard deviation
         text = f"num_envs * num_steps = {batch_size} must divide evenly into minibatches of 2 or more"
         stop(f"--num-minibatches {args.num_minibatches}: {text}")
     torch.set_num_threads(1)  # the networks are too small for more: many runs are many processes, one a core
@@ -879,7 +883,7 @@ def main(argv: list[str] | None = None) -> None:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
-        stop(f"{error.strerror}: where there is room, the same command continues from the last checkpoint", 1)
+        stop(f"{error.strerror}: with more room, the same command continues from the last checkpoint", 1)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ follows "The Definitive Guide to Policy Gradients" (Lehmann 2024; "GUIDE" below)
 
     train                repeat
     rollout                  act with pi_old for num_steps steps of each environment, which gives s, a, r and s'
-    estimate_advantages      delta = r + gamma V(s') - V(s)
+    estimate_advantages      delta = r + gamma V(s') - V(s), where V(s') = 0 after a terminal state
                              A = sum over l of (gamma gae_lambda)^l delta, l steps later (Schulman et al. 2016, eq. 16)
                              target = A + V(s)
     update, fit              value_epochs times, for each minibatch of the shuffled batch
@@ -97,14 +97,14 @@ class Args:
 
     num_envs: int = 8  # environments, stepped one after another
     # The KL of an iteration is not bounded: it has a price, which moves by about the learning rate in each step. That
-    # takes many steps: these settings take 488 iterations of 320 in 1M, GUIDE's (2048 steps, 8 minibatches) 61 of 80.
+    # takes many steps: these settings take 488 iterations of 320 steps in 1M, GUIDE's (2048, 8 minibatches) 61 of 80.
     num_steps: int = 256  # steps of each environment in an iteration
     num_minibatches: int = 32  # minibatches that an epoch divides the batch into
     policy_epochs: int = 10  # passes of the policy update over the batch
     value_epochs: int = 10  # passes of the value update over the batch
     policy_lr: float = 3e-4  # Adam learning rate of the policy and of the multipliers
     value_lr: float = 3e-4  # Adam learning rate of the value network
-    eps_temperature: float = 0.01  # KL that weighting the better half may cost, in nats; sets the temperature
+    eps_temperature: float = 0.01  # KL(psi || uniform) over the better half, in nats, to which eta is steered
     eps_mean: float = 0.01  # KL of an iteration's change of the mean, in nats, above which its price rises
     eps_std: float = 5e-5  # KL of an iteration's change of the std, in nats, above which its price rises
     gamma: float = 0.99  # discount factor
@@ -189,8 +189,8 @@ def rollout(args: Args, state: State) -> dict[str, Any]:
     rollout.
 
     Returns arrays over all B = num_envs * num_steps pairs, actor after actor: obs [B, obs] and next_obs [B, obs] as the
-    networks see them, actions [B, action] as drawn, rewards [B] to learn from, terminations [B] where what follows has
-    no value, ends [B] where the next row belongs to another episode or actor; and episodes, the raw return and length
+    networks see them, actions [B, action] as drawn, rewards [B] to learn from, terminations [B] where V(s') counts as
+    0, ends [B] where the next row belongs to another episode or actor; and episodes, the raw return and length
     of each that ended."""
     obs, next_obs, actions, rewards, terminations, ends, episodes = [], [], [], [], [], [], []
     policy_mean = numpy_forward(state.policy.mean)
@@ -299,7 +299,7 @@ def estimate_advantages(args: Args, state: State, experience: dict[str, Any]) ->
     and multipliers [3] as the iteration begins, which `objective` takes."""
     obs, actions = torch.from_numpy(experience["obs"]), torch.from_numpy(experience["actions"])
     old_policy, old_values = state.policy(obs), state.value(obs)
-    # They are not the values of the next rows, because where an episode ends the next row is that of another.
+    # They are not simply the values of the next rows: where an episode ends, the next row belongs to another.
     next_values = state.value(torch.from_numpy(experience["next_obs"]))
 
     # GAE is computed in numpy and float64, because its recursion accumulates rounding and would be slow in torch. Pairs
@@ -372,8 +372,8 @@ def value_loss(args: Args, value: Callable, batch: dict[str, Tensor]) -> Tensor:
 def fit(
     args: Args, state: State, name: str, loss: Callable, batch: dict, epochs: int, lr: float, max_norm: float
 ) -> dict[str, Tensor]:
-    """Fits a network of the state, "policy" or "value", and its Adam in place. For each minibatch of each epoch it does
-    what these three lines of plain torch do, but PPO's two fits take 37 ms instead of 430:
+    """Fits the state's network of that name, and its Adam, in place. For each minibatch of each epoch it does what
+    these three lines of plain torch do, but PPO's two fits take 37 ms instead of 430:
 
         loss(args, network, {key: x[rows] for key, x in batch.items()}).backward()
         nn.utils.clip_grad_norm_(network.parameters(), max_norm)
@@ -393,7 +393,7 @@ def fit(
     # The step is a function of tensors alone, with the parameters as one flat vector, so that the whole loop over the
     # minibatches can be compiled. torch.optim.Adam changes tensors in place, which compiled loops cannot; so Adam is
     # written out (Kingma & Ba 2015, Algorithm 1; eps as in baselines). t is float64, because 1 - 0.999^t needs the
-    # digits; 0.9^t is written as exp(t ln 0.9), because a power in the compiled loop costs 5 of 45 ms.
+    # digits; 0.9^t is written as exp(t ln 0.9), because powers in the compiled loop would cost 6 ms more.
     def step(carry: tuple, rows: Tensor) -> tuple[tuple, tuple]:
         parameters, m, v, t = carry
         minibatch = {key: x[rows] for key, x in batch.items()}
@@ -452,7 +452,7 @@ def fit_policy(args: Args, state: State, batch: dict[str, Tensor], lr: float, ma
     def loss_of(parameters: Tensor, multipliers: Tensor, minibatch: dict[str, Tensor]) -> tuple[Tensor, tuple]:
         return weighted_loss(args, with_parameters(policy, parameters), multipliers, minibatch)
 
-    # Adam works on each number by itself, so that one Adam serves policy and multipliers, in one vector [P + 3].
+    # Adam acts on each number by itself, so that one Adam serves policy and multipliers, in one vector [P + 3].
     def step(carry: tuple, rows: Tensor) -> tuple[tuple, tuple]:
         vector, m, v, t = carry
         parameters, multipliers = vector[:-3], vector[-3:]
@@ -460,7 +460,7 @@ def fit_policy(args: Args, state: State, batch: dict[str, Tensor], lr: float, ma
         gradient, (minibatch_loss, kls) = grad_and_value(loss_of, has_aux=True)(parameters, multipliers, minibatch)
         norm = gradient.norm()
         gradient = gradient * (max_norm / (norm + 1e-6)).clamp(max=1)  # (9); an infinite max_norm clips nothing
-        # The KLs are constants here: the policy answers to the multipliers, and these to where the policy has gone.
+        # The KLs are constants here, as the multipliers are in the policy's loss.
         slope = grad(lambda x: multiplier_loss(args, x, minibatch["advantages"], *kls))(multipliers)
         gradient = torch.cat([gradient, slope])
         m, v, t = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2, t + 1
@@ -653,7 +653,7 @@ class RunningStats:
 
     @property
     def std(self) -> Any:
-        """With fewer than two samples it is |mean|, or the first reward of a run would become enormous."""
+        """With fewer than two samples it is |mean|; otherwise the first scaled reward of a run would be enormous."""
         return (self.sum_sq / (self.count - 1)) ** 0.5 if self.count > 1 else abs(self.mean)
 
     def state_dict(self) -> dict[str, Any]:
@@ -673,7 +673,8 @@ NOT_OF_THE_RUN = ("runs_dir", "run_name", "overwrite", "compile")  # arguments t
 
 
 def stop(message: str, status: int = 2) -> NoReturn:
-    """Ends the program with one line on standard error. Status 2 means bad input, 1 that training failed, 0 neither."""
+    """Ends the program with one line on standard error. Status 2 means bad input or a run folder that cannot be used, 1
+    that training failed, 130 that Ctrl-C was pressed, and 0 that there is nothing to do."""
     print(f"{Path(__file__).name}: {' '.join(message.split())}", file=sys.stderr)
     raise SystemExit(status)
 
@@ -701,7 +702,9 @@ def make_actors(args: Args) -> list[Actor]:
         if not isinstance(space, gym.spaces.Box) or len(space.shape) != 1:
             stop(f"--env-id {args.env_id}: {name} must be a flat Box, not {space}")
     if args.bound_action == "tanh" and not env.action_space.is_bounded():
-        stop(f"--bound-action tanh: the actions of {args.env_id} have no finite bounds; clip takes infinite ones, too")
+        stop(
+            f"--bound-action tanh: the actions of {args.env_id} have no finite bounds; --bound-action clip allows that"
+        )
     return actors
 
 
@@ -745,12 +748,12 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     except Exception:  # a damaged file raises almost anything
         checkpoint = None
     if not isinstance(checkpoint, dict) or "script" not in checkpoint or "format" in checkpoint:
-        stop(f"{path} is damaged, or older than these scripts; delete it to go on from the checkpoint before it")
+        stop(f"{path} is damaged, or older than these scripts; without it, the checkpoint before it counts")
     return checkpoint
 
 
 def restore(state: State, checkpoint: dict[str, Any]) -> None:
-    """Puts a state where the checkpoint was."""
+    """Sets the state to that of the checkpoint."""
     for name, part in vars(state).items():
         if name == "rng":
             part.bit_generator.state = checkpoint["rng"]
@@ -762,8 +765,8 @@ def restore(state: State, checkpoint: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def open_run(args: Args, state: State) -> Iterator[SimpleNamespace]:
-    """Creates or continues the run folder, locked while the context lasts. Where it has a checkpoint, puts the initial
-    state there. Yields what `record` writes to."""
+    """Creates or continues the run folder, locked while the context lasts, and sets the state to that of its newest
+    checkpoint. Yields what `record` writes to."""
     folder = run_folder(args)
     try:
         (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
@@ -789,16 +792,16 @@ def open_run(args: Args, state: State) -> Iterator[SimpleNamespace]:
             stop(f"{folder} is finished", 0)
         print(f"{folder}: {f'continuing from iteration {state.iteration}' if state.iteration else 'new'}", flush=True)
         cut_progress(folder / "progress.csv", state.iteration)
-        done, seconds = state.global_step, 0.1 if sys.stderr.isatty() else 30  # in a file, a bar now and then
+        done, seconds = state.global_step, 0.1 if sys.stderr.isatty() else 30  # in a file, only now and then
         bar = tqdm(total=planned_steps(args), initial=done, unit=" steps", unit_scale=True, mininterval=seconds)
         progress = open(folder / "progress.csv", "a", newline="")
         with progress, SummaryWriter(folder, purge_step=done + 1) as tensorboard, bar:
             files = dict(folder=folder, progress=progress, tensorboard=tensorboard, bar=bar)
-            yield SimpleNamespace(**files, time=time.perf_counter(), episodes=0)
+            yield SimpleNamespace(**files, time=time.perf_counter(), steps=done, episodes=0)
 
 
 def differences(new: dict[str, Any], old: dict[str, Any]) -> str:
-    """The settings in which the run that is asked for differs from that of a checkpoint."""
+    """The settings in which the run that is asked for differs from that of the checkpoint."""
     new, old = new["args"] | dict(algo=new["algo"]), old["args"] | dict(algo=old["algo"])
     names = [name for name in old | new if name not in NOT_OF_THE_RUN and old.get(name) != new.get(name)]
     return ", ".join(f"{name} was {old.get(name)}, is {new.get(name)}" for name in names)
@@ -824,8 +827,9 @@ def record(args: Args, run: SimpleNamespace, state: State, statistics: dict[str,
         run.bar.close()
         stop(f"iteration {state.iteration - 1}: a loss or a parameter is not finite; not saved", 1)
     mean_return, mean_length = np.mean(episodes, axis=0).tolist() if episodes else ("", "")
-    last, run.time, run.episodes = run.time, time.perf_counter(), run.episodes + len(episodes)
-    sps = round((state.global_step - run.bar.n) / (run.time - last), 1)
+    steps, run.steps, run.episodes = state.global_step - run.steps, state.global_step, run.episodes + len(episodes)
+    last, run.time = run.time, time.perf_counter()
+    sps = round(steps / (run.time - last), 1)
     row = dict(iteration=state.iteration - 1, global_step=state.global_step, sps=sps, episodes=len(episodes))
     row |= dict(episodic_return=mean_return, episodic_length=mean_length, **statistics)
     table = csv.DictWriter(run.progress, row, lineterminator="\n")
@@ -838,10 +842,10 @@ def record(args: Args, run: SimpleNamespace, state: State, statistics: dict[str,
             run.tensorboard.add_scalar(f"train/{name}", x, state.global_step)
     if episodes:
         run.bar.set_postfix(episodic_return=f"{mean_return:.1f}", refresh=False)
-    run.bar.update(state.global_step - run.bar.n)
+    run.bar.update(steps)
     if state.global_step >= planned_steps(args) or state.iteration % args.checkpoint_every == 0:
         if run.episodes == 0 and state.iteration % args.checkpoint_every == 0:
-            text = "no episode has ended since the last checkpoint, and new ones begin; raise --checkpoint-every"
+            text = "no episode has ended since the last checkpoint, and now new ones begin; raise --checkpoint-every"
             run.bar.write(f"iteration {state.iteration}: {text}", file=sys.stderr)
         run.episodes = 0
         run.tensorboard.flush()
@@ -861,7 +865,7 @@ def main(argv: list[str] | None = None) -> None:
     batch_size = args.num_envs * args.num_steps
     if args.total_timesteps < batch_size:
         stop(f"--total-timesteps {args.total_timesteps}: less than one iteration, num_envs * num_steps = {batch_size}")
-    if batch_size % args.num_minibatches or batch_size < 2 * args.num_minibatches:  # standard deviations need two
+    if batch_size % args.num_minibatches or batch_size < 2 * args.num_minibatches:  # one has no standard deviation
         text = f"num_envs * num_steps = {batch_size} must divide evenly into minibatches of 2 or more"
         stop(f"--num-minibatches {args.num_minibatches}: {text}")
     torch.set_num_threads(1)  # the networks are too small for more: many runs are many processes, one a core
@@ -877,7 +881,7 @@ def main(argv: list[str] | None = None) -> None:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
-        stop(f"{error.strerror}: where there is room, the same command continues from the last checkpoint", 1)
+        stop(f"{error.strerror}: with more room, the same command continues from the last checkpoint", 1)
 
 
 if __name__ == "__main__":
