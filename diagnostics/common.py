@@ -7,7 +7,6 @@ import contextlib
 import copy
 import csv
 import errno
-import fcntl
 import functools
 import hashlib
 import importlib.util
@@ -33,6 +32,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 import tyro
+from filelock import FileLock, Timeout
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import stats
@@ -49,6 +49,11 @@ CONTRACT = """
 NOT_OF_THE_SETTING = "squash_action env_id seed runs_dir run_name overwrite checkpoint_every compile".split()
 
 
+def count_cores() -> int:
+    """Cores that this process may use; macOS and Windows only know how many there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """What every diagnostic that samples can be told."""
@@ -59,7 +64,7 @@ class Options:
     """algorithm script; default: the one in algos/ that the run names"""
     out: Path | None = None
     """folder of figures and numbers; default: figures/ inside the run's folder"""
-    jobs: int = len(os.sched_getaffinity(0))
+    jobs: int = count_cores()
     """worker processes; numbers do not depend on it"""
     seed: int = 0
     """seed of everything sampled here"""
@@ -314,12 +319,28 @@ def next_iteration(source: Source, *_: Any) -> tuple:
     return state, after, statistics, experience, batch
 
 
+@functools.cache
+def run_key(source: Source) -> int:
+    """A number for the run: its algorithm and all arguments that make it."""
+    checkpoint = load_script(source.script).load_checkpoint(source.path)
+    unlike = ("runs_dir", "run_name", "overwrite", "compile")  # what may differ between two copies of a run
+    args = {name: x for name, x in checkpoint["args"].items() if name not in unlike}
+    text = json.dumps(dict(algo=checkpoint["algo"]) | args, sort_keys=True)
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8])
+
+
+def generator(source: Source, *seed: int) -> np.random.Generator:
+    """Random numbers for what is sampled of a run. Each run has its own, or runs that are averaged as if they were
+    independent would share their luck. Within a run, the same seed gives the same numbers at every checkpoint."""
+    return np.random.default_rng(np.random.SeedSequence(run_key(source), spawn_key=seed))
+
+
 def fresh_state(source: Source, seed: tuple[int, ...], num_envs: int, num_steps: int) -> tuple:
     """Script, arguments and the checkpoint's state with actors that will begin new episodes and a generator of its
     own."""
     script, args, state = checkpoint_state(source)
     args = replace(args, num_envs=num_envs, num_steps=num_steps)
-    return script, args, replace(state, actors=script.make_actors(args), rng=np.random.default_rng(seed))
+    return script, args, replace(state, actors=script.make_actors(args), rng=generator(source, *seed))
 
 
 def flat_parameters(network: nn.Module) -> Tensor:
@@ -392,18 +413,18 @@ def player(source: Source) -> tuple:
 
 
 def play_seeds(
-    source: Source, seed: tuple[int, ...], episodes: int, _: int, first: int, parameters: Tensor
+    source: Source, seed: tuple[int, ...], episodes: int, _: int, first: int, parameters: np.ndarray
 ) -> list[tuple[float, int]]:
     """Raw undiscounted return and length of one complete episode of the policy with the parameters [P] for each of the
     seeds (*seed, first), (*seed, first + 1), ... From its seed come an episode's reset and the noise of its actions,
     step by step, whatever the policy: common random numbers, so that two policies can be compared seed by seed."""
     script, args, state = player(source)
-    nn.utils.vector_to_parameters(parameters, state.policy.parameters())
+    nn.utils.vector_to_parameters(torch.as_tensor(parameters), state.policy.parameters())
     actor, found = copy.copy(state.actors[0]), []
     actor.env = OneEpisode(actor.env)
     state = replace(state, actors=[actor])
     for i in range(first, first + episodes):
-        state.rng, actor.obs = np.random.default_rng((*seed, i)), None
+        state.rng, actor.obs = generator(source, *seed, i), None
         actor.env.begin()
         while not actor.env.ended:
             script.rollout(args, state)
@@ -421,7 +442,8 @@ def start_worker() -> None:
 @contextlib.contextmanager
 def sampler(jobs: int, total: int, unit: str) -> Iterator[Callable]:
     """Yields sample(function, tasks): an iterator of the function's results for tasks (source, seed, actors, steps,
-    ...), in their order. They are computed in `jobs` processes, which begin at once, or here, one by one as they are
+    ...), in their order. Tasks and results hold numpy arrays, since each tensor that goes from one process to another
+    takes a file descriptor. They are computed in `jobs` processes, which begin at once, or here, one by one as they are
     asked for. Meanwhile a bar shows how many steps (or whatever the unit) are done."""
     print(f"{total:,} {unit} to sample", flush=True)
     torch.set_num_threads(1)
@@ -461,19 +483,14 @@ def sampler(jobs: int, total: int, unit: str) -> Iterator[Callable]:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Keeps other processes from writing the file meanwhile. The lock's own file stays: whoever removed it could remove
-    one that a third process has just opened."""
+    """Keeps other processes from writing the file meanwhile."""
     try:
-        file = open(path.with_name(f".{path.stem}.lock"), "w")
+        lock = FileLock(path.with_name(f".{path.stem}.lock"), timeout=0, fallback_to_soft=False).acquire()
+    except Timeout:
+        stop(f"{path} is in use by another process")
     except OSError as error:
         stop(f"cannot write {path}: {error.strerror}")
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            stop(f"{path} is in use by another process")
-        except OSError as error:  # a network's file system without locks
-            note(f"{path}: {error.strerror}; take care that no other process writes it")
+    with lock:
         yield
 
 
@@ -525,10 +542,28 @@ def print_time_needed(run: Path, steps: int, jobs: int) -> None:
         print(f"{left} at most, at the speed at which the run was trained, in {jobs} processes", flush=True)
 
 
+def current_cells(cells: list[dict[str, Any]], run: Path) -> list[dict[str, Any]]:
+    """Of the cells of a diagnostic's file those of the run's checkpoints as they are now."""
+    cells = [x for x in cells if x["run"] == run.name]
+    paths = {x["iteration"]: run / "checkpoints" / f"iter_{x['iteration']:06d}.pt" for x in cells}
+    digests = {iteration: checkpoint_digest(path) for iteration, path in paths.items() if path.is_file()}
+    return [x for x in cells if digests.get(x["iteration"]) == x["checkpoint"]]
+
+
+def largest_cells(cells: list[dict[str, Any]], size: str) -> dict[int, dict[str, Any]]:
+    """By iteration, the cell from the largest sample, the number that is named size."""
+    found = {x["iteration"]: x for x in sorted((x for x in cells if size in x), key=lambda x: x[size])}
+    return dict(sorted(found.items()))
+
+
+def checkpoint_digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+
+
 def identify(source: Source, seed: int) -> dict[str, Any]:
     """What a cell says of its checkpoint: its numbers are measured anew where any of it changes."""
     algo = json.loads((source.run / "config.json").read_text())["algo"]
-    checkpoint = hashlib.sha256(source.path.read_bytes()).hexdigest()[:12]
+    checkpoint = checkpoint_digest(source.path)
     return dict(run=source.run.name, algo=algo, iteration=source.iteration, seed=seed, checkpoint=checkpoint)
 
 
@@ -646,21 +681,25 @@ Setting = tuple[dict[str, Any], list[list[dict[str, Any]]]]  # how it is drawn, 
 
 
 def by_setting(styles: list[dict[str, Any]], runs: list[list[dict[str, Any]]]) -> list[Setting]:
-    """Each run's style and cells -> each setting's."""
+    """Each run's style and cells -> each setting's, with the cells of the iterations that all its runs have, so that
+    means are over the same runs everywhere."""
     found = {}
     for style, cells in zip(styles, runs):
-        found.setdefault(style["label"], (style, []))[1].append(cells)
-    return list(found.values())
-
-
-def distinct(values: list[float]) -> list[float]:
-    """Each once: at iteration 0 runs of the same seed and network are one network, measured with the same seeds, and
-    so equal to the last digit."""
-    return list(dict.fromkeys(values))
+        found.setdefault(style["label"], (style, []))[1].append({cell["iteration"]: cell for cell in cells})
+    settings = []
+    for style, of_runs in found.values():
+        shared = [iteration for iteration in of_runs[0] if all(iteration in cells for cells in of_runs)]
+        if not shared:
+            stop(f"the runs of {style['label']} have no checkpoint in common; name some with --checkpoints")
+        if unlike := sorted(set().union(*of_runs) - set(shared)):
+            note(f"not all runs of {style['label']} have iteration {', '.join(map(str, unlike))}: left out")
+        settings.append((style, [[cells[iteration] for iteration in shared] for cells in of_runs]))
+    return settings
 
 
 def draw_setting(axis: Axes, lines: list[tuple[list[int], list[dict]]], style: dict[str, Any]) -> None:
-    """Means over the runs, given as x and points, and each run as a thin line; of a single run its intervals."""
+    """Means over the runs, given as x and points, where all of them have a point, and each run as a thin line; of a
+    single run its intervals."""
     means = {}
     for x, points in lines:
         of_run = [point["mean"] for point in points]
@@ -670,7 +709,8 @@ def draw_setting(axis: Axes, lines: list[tuple[list[int], list[dict]]], style: d
             axis.plot(x, of_run, color=style["color"], linestyle=style["linestyle"], linewidth=0.5, alpha=0.6)
         elif bars := [(at, *point["interval"]) for at, point in zip(x, points) if point["interval"]]:
             axis.vlines(*zip(*bars), color=style["color"], linewidth=1)
-    axis.plot(sorted(means), [np.mean(distinct(means[at])) for at in sorted(means)], **style)
+    shared = sorted(at for at in means if len(means[at]) == len(lines))
+    axis.plot(shared, [np.mean(means[at]) for at in shared], **style)
 
 
 def title(cells: list[dict[str, Any]]) -> str:

@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import gymnasium as gym
-import imageio
 import numpy as np
 import torch
 import tyro
@@ -52,7 +51,7 @@ from common import (
     stop,
     t_interval,
 )
-from torch import Tensor, nn
+from torch import nn
 
 # Arguments -----------------------------------------------------------------------------------------------------------
 
@@ -75,14 +74,14 @@ class Args(LabelledOptions):
 NAMES = ("returns", "lengths")
 
 
-def acting_parameters(source: Source, deterministic: bool) -> Tensor:
+def acting_parameters(source: Source, deterministic: bool) -> np.ndarray:
     """Policy parameters [P]; with a standard deviation of 0 if the policy is to act deterministically."""
     script, _, state = checkpoint_state(source)
     if deterministic and not hasattr(state.policy, "log_std"):
         stop(f"{source.script}: its policy has no log_std, which --deterministic sets to minus infinity")
     if deterministic:
         state.policy.log_std.data.fill_(-torch.inf)
-    return flat_parameters(state.policy)
+    return flat_parameters(state.policy).numpy()
 
 
 def measure_episodes(args: Args, source: Source, sample: Callable, _: Any) -> Iterator[dict[str, Any]]:
@@ -114,8 +113,11 @@ class Camera(gym.Wrapper):
 
 def film(args: Args, source: Source) -> None:
     """Plays an episode into the video file, at about 30 frames a second."""
+    import imageio  # which only a video needs
+
     script, settings, state = fresh_state(source, (args.seed, source.iteration), 1, 32)
-    nn.utils.vector_to_parameters(acting_parameters(source, args.deterministic), state.policy.parameters())
+    parameters = torch.from_numpy(acting_parameters(source, args.deterministic))
+    nn.utils.vector_to_parameters(parameters, state.policy.parameters())
     [actor] = state.actors
     try:
         env = gym.make(settings.env_id, render_mode="rgb_array")

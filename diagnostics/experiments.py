@@ -15,7 +15,6 @@ record, in a file:
 """
 
 import contextlib
-import fcntl
 import hashlib
 import importlib
 import json
@@ -36,6 +35,7 @@ from typing import Annotated, Any, Literal, NamedTuple, NoReturn
 
 import submitit
 import tyro
+from filelock import FileLock, Timeout
 from submitit.helpers import DelayedSubmission
 from tqdm import tqdm
 
@@ -454,11 +454,10 @@ def load_script(algo: str) -> ModuleType:
 def in_use(folder: Path) -> bool:
     """Whether another process trains the run now."""
     try:
-        with open(folder / ".lock") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # over NFS an exclusive one needs a file open for writing
-    except BlockingIOError:
+        FileLock(folder / ".lock", timeout=0, fallback_to_soft=False).acquire().release()
+    except Timeout:
         return True
-    except OSError:
+    except OSError:  # no such folder yet
         pass
     return False
 
@@ -496,9 +495,9 @@ class Task:
                         while in_use(work.folder):
                             time.sleep(1)
                     status = subprocess.run(work.command, stdout=log, stderr=log, env=os.environ | ONE_CORE).returncode
-                    if not (status and work.folder and in_use(work.folder)):  # else another was faster
+                    if not (status and "is in use by another process" in last_line(work.log)):  # another was faster
                         break
-                if status in (-signal.SIGTERM, -signal.SIGUSR2, 130) and "SLURM_JOB_ID" in os.environ:
+                if "SLURM_JOB_ID" in os.environ and status in (-signal.SIGTERM, -signal.SIGUSR2, 130):
                     time.sleep(120)  # the scheduler's signal, meant for all of this job, which goes on later
                 say(f"ended with status {status}")
                 failed += status != 0
@@ -785,7 +784,9 @@ def main() -> None:
         launch_slurm(args, sys.argv[1:], out, missing)
         return
     if args.launcher == "local" and missing:
-        launch_local(out, args.jobs or len(os.sched_getaffinity(0)), missing)
+        from common import count_cores  # takes seconds; see above
+
+        launch_local(out, args.jobs or count_cores(), missing)
         plans = make_plans(unique)
     status, plan_of = 0, {(plan.run.algo, plan.run.flags): plan for plan in plans}
     for name, experiment in experiments.items():
@@ -799,10 +800,11 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # | head
     signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background of a script it would be ignored
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as under nohup
+    if hasattr(signal, "SIGPIPE"):  # not on Windows
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # | head
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as under nohup
         signal.signal(signal.SIGHUP, signal.default_int_handler)
     try:
         main()

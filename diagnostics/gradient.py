@@ -43,10 +43,10 @@ from common import (
     choose,
     collect,
     cosines,
-    distinct,
     draw_setting,
     flat_parameters,
     fresh_state,
+    generator,
     identify,
     measure_missing,
     new_figure,
@@ -125,7 +125,7 @@ def segment_sums(
     batch = script.estimate_advantages(args, state, experience)
     advantages = torch.stack([batch["advantages"], *other_advantages(script, args, state, experience, true_value)])
     parameters = flat_parameters(state.policy).requires_grad_()
-    policy, place = with_parameters(state.policy, parameters), np.random.default_rng((*seed, 0))
+    policy, place = with_parameters(state.policy, parameters), generator(source, *seed, 0)
 
     def sums(start: int, length: int) -> Sums:
         rows = slice(start, start + length)
@@ -151,7 +151,7 @@ def other_advantages(
     if true_value is None:
         return []
     parameters, scale, shift = true_value
-    network, monte_carlo = with_parameters(state.value, parameters), replace(args, gae_lambda=1.0)
+    network, monte_carlo = with_parameters(state.value, torch.from_numpy(parameters)), replace(args, gae_lambda=1.0)
     true_state = replace(state, value=lambda obs: network(obs) * scale + shift)
     gae, unbiased = (script.estimate_advantages(x, true_state, experience)["advantages"] for x in (args, monte_carlo))
     return [gae, returns(script, args, state, experience), unbiased]
@@ -163,7 +163,7 @@ def returns(script: ModuleType, args: Any, state: Any, experience: dict[str, Any
     return script.estimate_advantages(replace(args, gae_lambda=1.0), state, experience)["value_targets"]
 
 
-def fit_value(args: Args, source: Source, sample: Callable) -> tuple[tuple[Tensor, float, float], dict[str, float]]:
+def fit_value(args: Args, source: Source, sample: Callable) -> tuple[tuple[np.ndarray, float, float], dict[str, float]]:
     """The "true" value function: a network of the run's architecture, fitted anew to the standardized returns of many
     pairs, as its parameters [P], scale and shift; and the explained variance of returns by it and by the run's own
     network, on a tenth of the pairs that was held out."""
@@ -186,7 +186,7 @@ def fit_value(args: Args, source: Source, sample: Callable) -> tuple[tuple[Tenso
     with torch.no_grad():
         values = dict(value_network=state.value(obs[train:]), true_value_function=network(obs[train:]) * scale + shift)
     left = {name: (x - targets[train:]).var() / targets[train:].var() for name, x in values.items()}
-    return (flat_parameters(network), scale, shift), {name: 1 - x.item() for name, x in left.items()}
+    return (flat_parameters(network).numpy(), scale, shift), {name: 1 - x.item() for name, x in left.items()}
 
 
 def segments_needed(args: Args, pairs: list[int], num_steps: int) -> int:
@@ -310,9 +310,9 @@ def over_runs(cells: list[dict[str, Any]]) -> tuple[float, float, float, float]:
     mean is that of 1 / B, which has no pole and which cosines of estimates from few pairs are proportional to, and the
     interval says how well it is known of these very runs. Where it does not exclude |g|^2 = 0, B and its upper end are
     inf."""
-    scales = {scale["grad_sq"] / scale["trace"]: scale for scale in (cell["noise_scale"][NETWORK] for cell in cells)}
-    inverse = np.array(list(scales))
-    ends = np.array([scale.get("inverse_interval", [np.nan] * 2) for scale in scales.values()])
+    scales = [cell["noise_scale"][NETWORK] for cell in cells]
+    inverse = np.array([scale["grad_sq"] / scale["trace"] for scale in scales])
+    ends = np.array([scale.get("inverse_interval", [np.nan] * 2) for scale in scales])
     spread = np.linalg.norm(ends - inverse[:, None], axis=0) / len(inverse)
     B, low, high = (np.inf if x <= 0 else 1 / x for x in inverse.mean() + np.array([0, spread[1], -spread[0]]))
     return np.mean([cell["iteration"] for cell in cells]), np.inf if high == np.inf else B, low, high
@@ -335,7 +335,7 @@ def draw_noise_scale(settings: list[Setting], path: Path) -> None:
         none = style | dict(marker="^", markersize=7, linestyle="none", label=None)
         axis.plot(x[B == np.inf], np.full(sum(B == np.inf), 0.97), transform=edge, clip_on=False, **none)
         shown += [*B, *low]
-    for batch_size in distinct([cell["batch_size"] for _, runs in settings for cells in runs for cell in cells]):
+    for batch_size in dict.fromkeys(cell["batch_size"] for _, runs in settings for cells in runs for cell in cells):
         label = f"pairs of a training batch: {batch_size:,}"
         axis.axhline(batch_size, color="black", linestyle=":", linewidth=0.8, label=label)
         shown.append(batch_size)
@@ -353,8 +353,8 @@ def draw_cosines(axis: Axes, cells: list[dict[str, Any]], name: str, baseline: s
     of = UNBIASED if name == "direction" else baseline
     ceilings = [cell["noise_scale"][of]["ceiling"] for cell in cells]
     if name != "variance" and all(ceilings):
-        axis.axhline(np.mean(distinct(ceilings)), color=style["color"], linestyle="--", linewidth=0.8)
-    for batch_size in distinct([cell["batch_size"] for cell in cells]):
+        axis.axhline(np.mean(ceilings), color=style["color"], linestyle="--", linewidth=0.8)
+    for batch_size in dict.fromkeys(cell["batch_size"] for cell in cells):
         axis.axvline(batch_size, color="black", linestyle=":", linewidth=0.8)
 
 
@@ -409,7 +409,7 @@ def describe(cells: list[dict[str, Any]]) -> str:
     """What the noise scale says of the training batch, for the runs of a setting at a checkpoint."""
     K, (_, B, *ends) = cells[0]["batch_size"], over_runs(cells)
     at = [cell["pairs"].index(K) for cell in cells]
-    found = [distinct([cell[name][NETWORK][i]["mean"] for cell, i in zip(cells, at)]) for name in COSINES]
+    found = [[cell[name][NETWORK][i]["mean"] for cell, i in zip(cells, at)] for name in COSINES]
     measured = 'measured {:.2f}, and with the "true" gradient {:.2f}'.format(*map(np.mean, found))
     if B == np.inf:
         low, text = (

@@ -39,6 +39,7 @@ from common import (
     collect,
     draw_line,
     flat_parameters,
+    generator,
     identify,
     measure_missing,
     new_figure,
@@ -99,7 +100,7 @@ def take_step(
 ) -> tuple[Tensor, list[float]]:
     """The step [P] that the algorithm takes from fresh pairs, and the surrogate on its batch at points (a, b)."""
     script, args, state = checkpoint_state(source)
-    rng = np.random.default_rng((*seed, 0))
+    rng = generator(source, *seed, 0)
     random, state.rng = random_direction(source, rng), rng
     batch = script.estimate_advantages(args, state, experience)
     start = flat_parameters(state.policy)
@@ -124,7 +125,7 @@ def measure_landscapes(
 ) -> Iterator[dict[str, Any]]:
     """Surrogate and true reward at points (a, b) of a checkpoint's surfaces: parameters + a step + b random."""
     seed, start = (args.seed, source.iteration), flat_parameters(checkpoint_state(source)[2].policy)
-    random = random_direction(source, np.random.default_rng((*seed, 0)))
+    random = random_direction(source, generator(source, *seed, 0))
     points, steps, plays = list(dict.fromkeys((cell["step"], cell["random"]) for cell in missing)), {}, {}
 
     def play(cell: dict[str, Any]) -> tuple:
@@ -133,7 +134,7 @@ def measure_landscapes(
         a, b, pairs, common = (cell[name] for name in ("step", "random", "step_pairs", "common_seeds"))
         key = (round(1000 * a), round(1000 * b), pairs if a else 0, 0 if common else cell["reward_pairs"])
         if key not in plays:
-            place = start + b * random + (a * steps[pairs][0] if a else 0)
+            place = (start + b * random + (a * steps[pairs][0] if a else 0)).numpy()
             episodes = max(2, round(cell["reward_pairs"] / length))
             parts = [(first, min(GROUP, episodes - first)) for first in range(0, episodes, GROUP)]
             seeds = (*seed, 2) if common else (*seed, 3, *key)
@@ -146,7 +147,7 @@ def measure_landscapes(
             plays[key] = np.array([episode for group in plays[key] for episode in group])
         return plays[key]
 
-    of_own_policy = sample(play_seeds, [(source, (*seed, 2), GROUP, 1, 0, start)])
+    of_own_policy = sample(play_seeds, [(source, (*seed, 2), GROUP, 1, 0, start.numpy())])
     # The pairs of all steps before any step is taken, which happens here: workers play around the one before meanwhile.
     step_pairs = dict.fromkeys(cell["step_pairs"] for cell in missing)
     experiences = {pairs: collect(source, (*seed, 1, pairs), pairs, sample) for pairs in step_pairs}

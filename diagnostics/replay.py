@@ -89,7 +89,7 @@ class Args(Options):
 # Replay --------------------------------------------------------------------------------------------------------------
 
 
-def replay(args: Args, sources: list[Source], folder: Path) -> dict[int, tuple[dict[str, Any], Tensor, Tensor]]:
+def replay(args: Args, sources: list[Source], folder: Path) -> dict[int, tuple[dict[str, Any], np.ndarray, np.ndarray]]:
     """Continues the first checkpoint as training did, through --to and to the last of the checkpoints. Of each
     iteration: numbers, policy parameters [P] before and after. Into the folder go the states after the wanted ones."""
     script, settings, state = training_state(sources[0])
@@ -97,12 +97,12 @@ def replay(args: Args, sources: list[Source], folder: Path) -> dict[int, tuple[d
     rows, taken, arrived = progress_rows(sources[0].run), {}, sources[0].iteration
     seconds = 0.1 if sys.stderr.isatty() else 30  # in a file, a line now and then
     for i in tqdm(range(arrived, max(args.last, *later, 0)), "replay", leave=False, mininterval=seconds):
-        before = flat_parameters(state.policy)
+        before = flat_parameters(state.policy).numpy()
         script.begin_episodes(settings, state)
         numbers = take_iteration(script, settings, state)
         numbers["unlike_progress"] = unlike_progress(numbers, rows.get(i))
         numbers |= dict(next_checkpoint=None, unlike_checkpoint=None)
-        taken[i] = numbers, before, flat_parameters(state.policy)
+        taken[i] = numbers, before, flat_parameters(state.policy).numpy()
         if args.first <= i < args.last:
             save_state(base, state, Source(script, folder, i + 1).path)
         if i + 1 in later:

@@ -43,8 +43,10 @@ from common import (
     checkpoint_state,
     choose,
     collect,
+    current_cells,
     flag,
     identify,
+    largest_cells,
     load_script,
     measure_missing,
     new_figure,
@@ -217,19 +219,17 @@ SIZES = dict(
 def read_cells(folders: list[Path], sources: list[Source], batch_size: int) -> dict[str, list[dict[str, Any]]]:
     """What the diagnostics' files in the folders hold of a run's checkpoints as they are: for each iteration the cell
     of the most samples. Of landscapes: the end of the whole step, `promised` by the surrogate."""
-    found, digests = {}, {source.iteration: identify(source, 0)["checkpoint"] for source in sources}
+    found, run = {}, sources[0].run
     for name, (size, _) in SIZES.items():
         cells = []
-        for path in {folder / f"{name}.json" for folder in folders if (folder / f"{name}.json").is_file()}:
+        for path in dict.fromkeys(folder / f"{name}.json" for folder in folders if (folder / f"{name}.json").is_file()):
             try:
-                here = [x for x in json.loads(path.read_text()) if x["run"] == sources[0].run.name and size in x]
-                cells += [x for x in here if digests.get(x["iteration"]) == x["checkpoint"]]
+                cells += current_cells(json.loads(path.read_text()), run)
             except (OSError, ValueError, TypeError, KeyError):
                 stop(f"{path} is damaged; move it away")
-        cells = [x for x in cells if not x.get("deterministic")]
+        cells = [x for x in cells if size in x and not x.get("deterministic")]
         cells = whole_steps(cells, batch_size) if name == "landscape" else cells
-        largest = {x["iteration"]: x for x in sorted(cells, key=lambda x: x[size])}
-        found[name] = [largest[iteration] for iteration in sorted(largest)]
+        found[name] = list(largest_cells(cells, size).values())
     return found
 
 
@@ -370,11 +370,13 @@ def draw_batch(axis: Axes, run: Run) -> None:
 
 
 def kl_bounds(run: Run) -> np.ndarray:
-    """The mean KL that the step of each iteration may have: TRPO's own, on its schedule, or the largest of IM's."""
+    """The mean KL that the step of each iteration may have, up to that from the newest checkpoint, which training has
+    perhaps not taken yet: TRPO's own, on its schedule, or the largest of IM's."""
     settings = run.config["args"]
     first = settings.get("max_kl") or LARGEST_DELTA
     last = settings.get("max_kl_final") or first
-    done = np.arange(len(run.progress["mean_kl"])) / (settings["total_timesteps"] // run.batch_size)
+    iterations = max(len(run.progress["mean_kl"]), run.last + 1)
+    done = np.arange(iterations) / (settings["total_timesteps"] // run.batch_size)
     return first + done * (last - first)
 
 

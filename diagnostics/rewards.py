@@ -41,10 +41,12 @@ import numpy as np
 import tyro
 from common import (
     COLOURS,
+    current_cells,
     differing,
     flag,
     interval,
     label_runs,
+    largest_cells,
     line_styles,
     look,
     new_figure,
@@ -346,18 +348,20 @@ def paired_differences(settings: Settings, noise: dict[str, dict]) -> tuple[list
     return found, lacking
 
 
-def read_noise(path: Path) -> dict[str, dict[int, np.ndarray]]:
+def read_noise(path: Path, runs: list[Run]) -> dict[str, dict[int, np.ndarray]]:
     """Of each run, by the name of its folder, and iteration, the cosine of two estimates from a training batch of K
     pairs that its noise scale B says, K / (K + B), and the ends of its interval. (B itself has a pole, where few pairs
-    do not tell it from infinity.)"""
+    do not tell it from infinity.) It is from the most pairs that were measured of the checkpoint as it is."""
     if not path.is_file():
         stop(f"--noise: no file {path}")
     found = {}
     try:
-        for cell in json.loads(path.read_text()):
-            scale, K = cell["noise_scale"]["value network"], cell["batch_size"]
-            inverse = np.array([scale["grad_sq"] / scale["trace"], *scale["inverse_interval"]])  # 1 / B
-            found.setdefault(cell["run"], {})[cell["iteration"]] = K * inverse / (1 + K * inverse)
+        cells = json.loads(path.read_text())
+        for run in runs:
+            for iteration, cell in largest_cells(current_cells(cells, run.folder), "true_pairs").items():
+                scale, K = cell["noise_scale"]["value network"], cell["batch_size"]
+                inverse = np.array([scale["grad_sq"] / scale["trace"], *scale["inverse_interval"]])  # 1 / B
+                found.setdefault(run.folder.name, {})[iteration] = K * inverse / (1 + K * inverse)
     except (ValueError, KeyError, TypeError):
         stop(f"--noise: {path} is not what gradient.py writes, with three repeats or more")
     return found
@@ -590,7 +594,7 @@ def main(argv: list[str] | None = None) -> None:
             stop(f"--histograms {name}: not an on/off argument of all these runs")
     if args.noise and not args.paired:
         stop("--noise: needs --paired")
-    noise = read_noise(args.noise) if args.noise else {}
+    noise = read_noise(args.noise, runs) if args.noise else {}
     grouped = group_runs(runs, args.labels)
     path = output_folder(args.out, args.runs) / "rewards.json"
     incomplete = {str(run.folder): run.missing for run in runs if run.missing}

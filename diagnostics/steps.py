@@ -47,7 +47,6 @@ from common import (
     with_parameters,
     with_step,
 )
-from torch import Tensor
 from torch.distributions import kl_divergence
 
 # Arguments -----------------------------------------------------------------------------------------------------------
@@ -65,11 +64,11 @@ class Args(LabelledOptions):
 # Update steps --------------------------------------------------------------------------------------------------------
 
 
-def training_step(source: Source, seed: tuple[int, ...], num_envs: int, num_steps: int) -> Tensor:
+def training_step(source: Source, seed: tuple[int, ...], num_envs: int, num_steps: int) -> np.ndarray:
     """Policy parameters [P] after one whole update on a fresh batch of the size that training uses."""
     script, args, state = fresh_state(source, seed, num_envs, num_steps)
     script.update(args, state, script.estimate_advantages(args, state, script.rollout(args, state)))
-    return flat_parameters(state.policy)
+    return flat_parameters(state.policy).numpy()
 
 
 def measure_steps(args: Args, source: Source, sample: Callable, _: Any) -> Iterator[dict[str, Any]]:
@@ -80,7 +79,7 @@ def measure_steps(args: Args, source: Source, sample: Callable, _: Any) -> Itera
     after = list(
         sample(training_step, [(source, (args.seed, source.iteration, 2, i), *size) for i in range(args.repeats)])
     )
-    steps = (torch.stack(after) - flat_parameters(state.policy)).double().numpy()
+    steps = (np.stack(after) - flat_parameters(state.policy).numpy()).astype(np.float64)
     numbers = dict(cosine=pairwise(cosines(steps, steps)), kl=pairwise(kls(state.policy, after, experience["obs"])))
     for pairs in numbers.values():
         del pairs["all"]  # 4,950 of each
@@ -88,9 +87,9 @@ def measure_steps(args: Args, source: Source, sample: Callable, _: Any) -> Itera
 
 
 @torch.no_grad()
-def kls(policy: torch.nn.Module, parameters: list[Tensor], obs: np.ndarray) -> np.ndarray:
+def kls(policy: torch.nn.Module, parameters: list[np.ndarray], obs: np.ndarray) -> np.ndarray:
     """Mean KL [n, n] between the policies with these parameters, n of [P], on the states, both directions averaged."""
-    policies = [with_parameters(policy, x)(torch.from_numpy(obs)) for x in parameters]
+    policies = [with_parameters(policy, torch.as_tensor(x))(torch.from_numpy(obs)) for x in parameters]
     found = np.array([[kl_divergence(one, other).mean().item() for other in policies] for one in policies])
     return (found + found.T) / 2
 

@@ -91,7 +91,7 @@ def measure_step(args: Args, source: Source, sample: Callable, _: Any) -> Iterat
 def play_pairs(source: Source, seed: tuple[int, ...], pairs: int, sample: Callable) -> list[tuple[float, int]]:
     """Return and length of as many complete episodes of a checkpoint's policy as have about so many pairs, by the
     length of the first GROUP, which are always played."""
-    parameters = flat_parameters(checkpoint_state(source)[2].policy)
+    parameters = flat_parameters(checkpoint_state(source)[2].policy).numpy()
 
     def play(first: int, last: int, length: int) -> list[tuple[float, int]]:
         sizes = [(start, min(GROUP, last - start)) for start in range(first, last, GROUP)]

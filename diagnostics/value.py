@@ -82,9 +82,9 @@ def measure_values(args: Args, source: Source, sample: Callable, _: Any) -> Iter
             stop(f"{source.path}: every step ends its episode, so there is no error to measure")
         with torch.no_grad():
             values = new.value(torch.from_numpy(data["obs"]))
-        for name, targets in estimate_targets(script, settings, before, data).items():
-            numbers[f"{where}_{name}"] = relative_errors(values, targets, data)
-        at_cuts = error_of_exact_values(steps_to_cut(data), settings.gamma)[in_mean(targets, data)]  # as released
+        targets = estimate_targets(script, settings, before, data)
+        numbers |= {f"{where}_{name}": relative_errors(values, x, data) for name, x in targets.items()}
+        at_cuts = error_of_exact_values(steps_to_cut(data), settings.gamma)[in_mean(targets["released"], data)]
         numbers[f"{where}_released"]["exact_v"] = at_cuts.mean().item()
     yield numbers
 

@@ -126,10 +126,11 @@ def judge_batch(batch_size: int, scale: dict[str, Any], iteration: int) -> Findi
 
 
 def judge_lengths(kls: np.ndarray, bounds: np.ndarray, heldout: list[dict[str, Any]]) -> Finding:
-    """From the mean KL of every iteration's step on its own batch [n], what it may be [n], and that held out at some
-    checkpoints."""
-    above = np.mean(kls > 1.001 * bounds).item()  # a line search accepts what rounding puts onto the bound
-    bound = " to ".join(dict.fromkeys(show(x) for x in (bounds[0], bounds[-1])))  # on TRPO's schedule
+    """From the mean KL of every iteration's step on its own batch [n], what it may be [n or more], and that held out at
+    some checkpoints."""
+    of_training = bounds[: len(kls)]
+    above = np.mean(kls > 1.001 * of_training).item()  # a line search accepts what rounding puts onto the bound
+    bound = " to ".join(dict.fromkeys(show(x) for x in (of_training[0], of_training[-1])))  # on TRPO's schedule
     number = f"mean KL above {bound} nats in {percent(above)} of {len(kls):,} iterations (all, exact)"
     if longest := max(heldout, key=lambda x: x["mean"], default=None):
         number += f"; held out at most {with_ends(longest)}, at iteration {longest['iteration']}"

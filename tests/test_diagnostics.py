@@ -227,7 +227,7 @@ def test_landscape_matches_the_known_reward(known, name, tmp_path):
         [(a, b) for a in (0, 1, 3) for b in (0, 1, 3)],
     )
     step, surrogates = module.take_step(source, (0, 0), experience, points)
-    rng = np.random.default_rng((0, 0, 0))
+    rng = common.generator(source, 0, 0, 0)
     random = module.random_direction(source, rng)
     assert random.norm().item() == pytest.approx(2)
     args, after = common.checkpoint_state(source)[1:]

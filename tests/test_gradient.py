@@ -1,5 +1,6 @@
 """Gradient estimates: windows, the noise scale, directions, on problems where they are known."""
 
+import common
 import numpy as np
 import pytest
 import torch
@@ -104,8 +105,9 @@ def test_noise_scale_and_convergence_match_the_exact_gradient_and_covariance(mad
         low, high = found["interval"]
         assert low < found["pairs"] < high
         assert found["pairs"] == pytest.approx(B, abs=high - low), baseline
-        assert found["trace"] == pytest.approx(np.trace(covariance), rel=0.1), baseline
-        assert found["grad_sq"] == pytest.approx(g @ g, rel=0.1), baseline
+        # Over seeds, the two vary by 10 % and by 3 %; a trace per segment instead of per pair would be 64-fold.
+        assert found["trace"] == pytest.approx(np.trace(covariance), rel=0.35), baseline
+        assert found["grad_sq"] == pytest.approx(g @ g, rel=0.15), baseline
         T = cell["true_pairs_used"]
         assert found["ceiling"] == pytest.approx((T / (T + found["pairs"])) ** 0.5)
         drawn = np.random.default_rng(0).multivariate_normal(g, covariance / K, 4000, check_valid="ignore")
@@ -115,7 +117,7 @@ def test_noise_scale_and_convergence_match_the_exact_gradient_and_covariance(mad
             low, high = point["interval"]
             assert abs(point["corrected"] - exact) < high - low < 0.15, (baseline, name)
         for pairs, point in zip(cell["pairs"], cell["variance"][baseline]):  # a law of many dimensions
-            assert point["mean"] == pytest.approx(pairs / (pairs + B), abs=0.04 if baseline == module.NETWORK else 0.1)
+            assert point["mean"] == pytest.approx(pairs / (pairs + B), abs=0.15)  # over seeds, up to 0.11
     assert "a batch of 64 is 1/4 of the noise scale (2" in capsys.readouterr().out
 
 
@@ -187,8 +189,8 @@ def test_noise_scale_in_words():
     measured = '(measured 0.25, and with the "true" gradient 0.25)'
     share, law = "a batch of 2,048 is 1/45 of the noise scale", "two estimates have a cosine of 0.022"
     assert describe(one) == f"{share} (92,000 [60,000, 180,000] pairs): {law} {measured}"
-    again = cell_with(300, 1 / 92160, [1 / 180_000, 1 / 60_000])  # the same network, measured once
-    assert describe([*one, again]) == f"{share} (92,000 [60,000, 180,000] pairs, mean of 2 runs): {law} {measured}"
+    # Two runs with the same numbers are two all the same, and known better by the root of two.
+    assert describe([*one, *one]) == f"{share} (92,000 [67,000, 140,000] pairs, mean of 2 runs): {law} {measured}"
     two = [
         cell_with(0, 1 / 500, [1 / 500 - 3e-4, 1 / 500 + 3e-4]),
         cell_with(0, 1 / 1000, [1 / 1000 - 4e-4, 1 / 1000 + 4e-4]),
@@ -234,16 +236,29 @@ def test_repeatable_estimates_can_point_elsewhere():
         assert unbiased["corrected"] == unbiased["mean"] / found["noise_scale"][module.UNBIASED]["ceiling"]
 
 
-def test_the_same_network_counts_once(made, tmp_path):
-    """Untrained, runs of the same seed that differ in the learning rate are one network."""
+def test_every_run_has_random_numbers_of_its_own_and_counts_once(made, tmp_path):
+    """Untrained, runs that differ in the learning rate alone are one network, sampled independently; and a mean is over
+    runs, not over different values."""
     module = load("gradient")
     folders = [str(made / name) for name in ("chain", "chain_rate", "chain_seed")]
     flags = "--checkpoints 0 --pairs 128 --repeats 3 --true-pairs 64 --jobs 1 --labels PPO=ppo".split()
-    module.main([*folders, "--out", str(tmp_path), *flags])
-    points = [cell["variance"][module.NETWORK] for cell in cells(tmp_path, "gradient")]
-    assert points[0] == points[1] != points[2]
+    module.main([*folders, "--out", str(tmp_path / "all"), *flags])
+    points = [cell["variance"][module.NETWORK] for cell in cells(tmp_path / "all", "gradient")]
+    assert points[0] != points[1] != points[2] != points[0]
+    module.main([folders[1], "--out", str(tmp_path / "one"), *flags])
+    assert [x["variance"][module.NETWORK] for x in cells(tmp_path / "one", "gradient")] == [points[1]]
     axis = Figure().subplots()
-    module.draw_setting(axis, [([64, 128], x) for x in points], dict(color="red", linestyle="-"))
-    expected = [(a["mean"] + b["mean"]) / 2 for a, b in zip(points[0], points[2])]
-    assert list(axis.lines[-1].get_ydata()) == pytest.approx(expected)
-    assert len(axis.lines) == 4
+    same = [([64], [dict(mean=x, interval=None)]) for x in (1000, 1000, 1000, 1000, 100)]
+    module.draw_setting(axis, same, dict(color="red", linestyle="-"))
+    assert axis.lines[-1].get_ydata() == [820]
+
+
+def test_a_mean_is_over_the_iterations_that_all_runs_have(capsys):
+    a, b = ([dict(iteration=i, run=name) for i in at] for name, at in (("a", (0, 10, 20)), ("b", (0, 20, 30))))
+    style = dict(label="PPO")
+    [(_, runs)] = common.by_setting([style, style], [a, b])
+    assert [[cell["iteration"] for cell in cells] for cells in runs] == [[0, 20], [0, 20]]
+    assert "not all runs of PPO have iteration 10, 30" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        common.by_setting([style, style], [a, [dict(iteration=5, run="c")]])
+    assert "no checkpoint in common" in capsys.readouterr().err

@@ -61,7 +61,7 @@ def test_change_by_a_step_is_the_exact_difference_and_closer_for_the_pairing(kno
     source, policy, start = sourced(known / name)
     experience, points = common.collect_group(source, (0, 0, 1, 64, 0), 1, 64), [(0, 0), (0, 1), (1, 0), (1, 1)]
     step, _ = load("landscape").take_step(source, (0, 0), experience, points)
-    random = load("landscape").random_direction(source, np.random.default_rng((0, 0, 0)))
+    random = load("landscape").random_direction(source, common.generator(source, 0, 0, 0))
     with torch.no_grad():
         before = exact_reward(env, policy, start)
         for cell, (a, b) in zip(found, points):

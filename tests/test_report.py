@@ -125,10 +125,21 @@ def test_exploration(first, last, bounds, status):
 def test_kl_bounds_are_those_of_the_steps_that_training_takes():
     """Of 10,000 steps it takes four iterations; delta moves by a quarter of its way in each."""
     settings = dict(max_kl=0.04, max_kl_final=0.08, total_timesteps=10_000)
-    run = SimpleNamespace(config=dict(args=settings), progress=dict(mean_kl=np.zeros(4)), batch_size=2048)
+    run = SimpleNamespace(config=dict(args=settings), progress=dict(mean_kl=np.zeros(4)), batch_size=2048, last=3)
     bounds = load("report").kl_bounds(run)
     assert bounds.tolist() == pytest.approx([0.04, 0.05, 0.06, 0.07])
     assert "above 0.04 to 0.07 nats in 25 % of 4" in verdicts.judge_lengths(bounds * [1, 1, 1.1, 1], bounds, []).number
+
+
+def test_the_step_from_the_newest_checkpoint_of_an_unfinished_run_has_a_bound():
+    """Two iterations are done, and checkpoint 2 is there: its step, the third, is measured held out."""
+    settings = dict(max_kl=0.04, max_kl_final=0.08, total_timesteps=10_000)
+    run = SimpleNamespace(config=dict(args=settings), progress=dict(mean_kl=np.zeros(2)), batch_size=2048, last=2)
+    bounds = load("report").kl_bounds(run)
+    assert bounds.tolist() == pytest.approx([0.04, 0.05, 0.06])
+    for mean, status in ((0.05, GOOD), (0.09, CAUTION)):
+        held_out = dict(mean=mean, interval=[mean - 0.01, mean + 0.01], iteration=2)
+        assert verdicts.judge_lengths(np.zeros(2), bounds, [held_out]).status == status
 
 
 def test_normalizers():

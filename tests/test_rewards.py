@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import hashlib
 import json
 from dataclasses import asdict
 from functools import partial
@@ -388,12 +389,23 @@ def test_noise_of_an_argument(write, aggregate, tmp_path):
     B = {(True, 1): 100, (True, 2): 300, (False, 1): 400, (False, 2): 900}
     cells = []
     for (on, seed), pairs in B.items():
-        run = write(1, tanh=on, seed=seed, value_clip=on).name
+        folder = write(1, tanh=on, seed=seed, value_clip=on)
+        (folder / "checkpoints").mkdir()
+        for iteration in (0, 150, 300):
+            (folder / "checkpoints" / f"iter_{iteration:06d}.pt").write_bytes(b"checkpoint")
         scale = dict(grad_sq=1.0, trace=pairs, inverse_interval=[0.5 / pairs, 2 / pairs])
-        cells.append(dict(run=run, iteration=150, batch_size=100, noise_scale={"value network": scale}))
-        cells += [cells[-1] | dict(iteration=300)] * (seed == 1)  # not of both seeds: left out
+        coarse = dict(grad_sq=9.0, trace=1.0, inverse_interval=[8.0, 10.0])
+        cell = dict(
+            run=folder.name, iteration=150, batch_size=100, true_pairs=900, noise_scale={"value network": scale}
+        )
+        cell |= dict(checkpoint=hashlib.sha256(b"checkpoint").hexdigest()[:12])
+        cells.append(cell)
+        cells += [cell | dict(iteration=300)] * (seed == 1)  # not of both seeds: left out
         same = dict(grad_sq=1.0, trace=100, inverse_interval=[0.001, 0.1])
-        cells.append(cells[-1] | dict(iteration=0, noise_scale={"value network": scale if seed == 1 else same}))
+        cells.append(cell | dict(iteration=0, noise_scale={"value network": scale if seed == 1 else same}))
+        # Later in the file, but from fewer pairs, or of a checkpoint that has been made anew since.
+        cells.append(cell | dict(true_pairs=90, noise_scale={"value network": coarse}))
+        cells.append(cell | dict(true_pairs=9000, noise_scale={"value network": coarse}, checkpoint="gone"))
     write(1, tanh=True, value_clip=True, seed=3), write(1, tanh=False, value_clip=False, seed=3)  # not measured
     (tmp_path / "gradient.json").write_text(json.dumps(cells))
     [found] = aggregate("--paired", "--noise", str(tmp_path / "gradient.json"))["paired"]

@@ -43,7 +43,7 @@ def test_step_is_taken_with_the_optimizer_and_the_learning_rate_of_the_checkpoin
         torch.save(checkpoint | {name: change(checkpoint[name]) for name, change in changes.items()}, path)
         source = common.Source(ROOT / "algos" / "ppo.py", tmp_path / name, 3)
         start = common.flat_parameters(common.checkpoint_state(source)[2].policy)
-        return load("steps").training_step(source, (0,), 1, 64) - start
+        return torch.from_numpy(load("steps").training_step(source, (0,), 1, 64)) - start
 
     as_it_is, again = step("a"), step("b")
     assert torch.equal(as_it_is, again)
