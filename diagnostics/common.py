@@ -484,8 +484,10 @@ def sampler(jobs: int, total: int, unit: str) -> Iterator[Callable]:
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Keeps other processes from writing the file meanwhile."""
+    file = path.with_name(f".{path.stem}.lock")
     try:
-        lock = FileLock(path.with_name(f".{path.stem}.lock"), timeout=0, fallback_to_soft=False).acquire()
+        file.touch()  # where that fails it cannot be written; filelock would take it for in use
+        lock = FileLock(file, timeout=0, fallback_to_soft=False).acquire()
     except Timeout:
         stop(f"{path} is in use by another process")
     except OSError as error:

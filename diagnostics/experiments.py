@@ -454,12 +454,12 @@ def load_script(algo: str) -> ModuleType:
 def in_use(folder: Path) -> bool:
     """Whether another process trains the run now."""
     try:
-        FileLock(folder / ".lock", timeout=0, fallback_to_soft=False).acquire().release()
+        with FileLock(folder / ".lock", timeout=0, fallback_to_soft=False):
+            return False
     except Timeout:
         return True
     except OSError:  # no such folder yet
-        pass
-    return False
+        return False
 
 
 # Launchers -----------------------------------------------------------------------------------------------------------
