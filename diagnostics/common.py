@@ -588,14 +588,6 @@ def t_interval(x: np.ndarray) -> list[float] | None:
     return [np.mean(x).item() - half.item(), np.mean(x).item() + half.item()]
 
 
-def interval(x: np.ndarray, resamples: int = 500) -> list[float] | None:
-    """95 % bootstrap interval of the mean of x [n], as in the papers; of one item there is none."""
-    if len(x) < 2:
-        return None
-    means = np.random.default_rng(0).choice(x, (resamples, len(x))).mean(1)
-    return np.percentile(means, [2.5, 97.5]).tolist()
-
-
 def cosines(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Cosine similarity [n, m] of every row of x [n, P] with every row of y [m, P]; 0 where one of them is 0 (the step
     of a rejected line search)."""

@@ -24,6 +24,7 @@ NOT_MEASURED = Finding(NONE, "", "Not measured yet; without --quick it is.")
 FAR_TOO_SMALL = 100  # batches to the noise scale
 LARGEST_DELTA = 0.13  # nats
 TOO_OFTEN = 0.05  # of the iterations
+FAR_BEYOND = 10  # times the bound
 MOST = 0.5  # of the variance
 ALMOST_NONE, GROWN = 0.05, 1.5  # of half an action's range, of the first standard deviation
 CLIPPED = 0.01  # of the steps
@@ -36,8 +37,8 @@ RULES = dict(
     batch="Large enough: the noise scale or more, where an estimate is as much signal as noise (McCandlish et al. "
     f"2018). Less is usual where agents learn (CL Fig. 2); less than 1/{FAR_TOO_SMALL} of it is far too small (ours).",
     lengths=f"Short enough: TRPO's own bound on the mean KL; of other algorithms {LARGEST_DELTA} nats, the largest "
-    f"bound in IM's tables of TRPO's settings. Too long: more than {100 * TOO_OFTEN:g} % of the iterations exceed it "
-    "(ours).",
+    f"bound in IM's tables of TRPO's settings. Too long: more than {100 * TOO_OFTEN:g} % of the iterations exceed it, "
+    f"or one of them exceeds {FAR_BEYOND} times as much (ours).",
     gains="Raised or lowered the reward: the interval of the difference of the returns of the same seeds, corrected "
     "for the number of steps looked at, lies on one side of 0. Good: at least half of them raised it, none lowered it "
     "(ours).",
@@ -136,6 +137,11 @@ def judge_lengths(kls: np.ndarray, bounds: np.ndarray, heldout: list[dict[str, A
         number += f"; held out at most {with_ends(longest)}, at iteration {longest['iteration']}"
     if above > TOO_OFTEN:
         return Finding(BAD, number, "Steps go too far.")
+    largest = int(np.nanargmax(kls / of_training))
+    if kls[largest] > FAR_BEYOND * of_training[largest]:
+        first, last = max(0, largest - 5), min(len(kls), largest + 6)
+        text = f"One step went much too far, that of iteration {largest}, with a mean KL of {show(kls[largest])} nats: "
+        return Finding(BAD, number, f"{text}`replay.py RUN --from {first} --to {last}` shows what it did.")
     longer = [x for x in heldout if x["interval"] and x["interval"][0] > bounds[x["iteration"]]]
     if longer:
         text = f"Steps are short enough on their own batch, but too long held out at {len(longer)} of {len(heldout)}"

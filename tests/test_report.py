@@ -131,6 +131,17 @@ def test_kl_bounds_are_those_of_the_steps_that_training_takes():
     assert "above 0.04 to 0.07 nats in 25 % of 4" in verdicts.judge_lengths(bounds * [1, 1, 1.1, 1], bounds, []).number
 
 
+def test_one_step_that_goes_much_too_far_is_named():
+    kls = np.full(200, 0.01)
+    kls[33] = 9.9
+    found = verdicts.judge_lengths(kls, np.full(200, 0.13), [])
+    assert found.status == verdicts.BAD and "above 0.13 nats in 0.5 % of 200" in found.number
+    assert "that of iteration 33, with a mean KL of 9.9 nats" in found.verdict
+    assert "`replay.py RUN --from 28 --to 39`" in found.verdict
+    kls[33] = 1.2
+    assert verdicts.judge_lengths(kls, np.full(200, 0.13), []).status == GOOD
+
+
 def test_the_step_from_the_newest_checkpoint_of_an_unfinished_run_has_a_bound():
     """Two iterations are done, and checkpoint 2 is there: its step, the third, is measured held out."""
     settings = dict(max_kl=0.04, max_kl_final=0.08, total_timesteps=10_000)

@@ -53,6 +53,22 @@ def test_readme_shows_the_loop_as_it_stands():
     assert loop in source
 
 
+def test_importing_needs_nothing_of_linux(runs):
+    """What macOS or Windows lack is taken away. (What the scripts in algos/ then do: test_training.py.)"""
+    code = """if True:
+        import os, runpy, signal, sys
+        sys.modules["fcntl"] = None
+        del os.sched_getaffinity
+        for name in ("SIGHUP", "SIGPIPE", "SIGUSR1", "SIGUSR2"):
+            delattr(signal, name)
+        for path in sys.argv[1:]:
+            runpy.run_path(path, run_name="imported")
+    """
+    paths = [str(path) for folder in ("algos", "diagnostics") for path in (ROOT / folder).glob("*.py")]
+    beside = os.environ | {"PYTHONPATH": str(ROOT / "diagnostics")}
+    subprocess.run([sys.executable, "-c", code, *paths], env=beside, check=True)
+
+
 def test_importing_has_no_side_effects(runs):
     code = "import runpy, sys; [runpy.run_path(path, run_name='imported') for path in sys.argv[1:]]"
     paths = [str(path) for folder in ("algos", "diagnostics") for path in (ROOT / folder).glob("*.py")]

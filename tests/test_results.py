@@ -184,9 +184,9 @@ def noise_of_the_nine():
 
 
 PLACES = "Walker2d", "Hopper", "Humanoid"
-FEW = load("rewards").FEW  # seeds: below, a bootstrap is too narrow
 # IM's claims about differences, by sign: above 0, below 0, or, of the step itself, none.
-CLAIMED = {"PPO - PPO-M": 1, "TRPO+ - TRPO": 1, "ACLI - AAI": 1, "PPO - PPO-NoClip": -1, "PPO-NoClip - PPO-M": 1}
+CLAIMED = {"PPO - PPO-M": 1, "TRPO+ - TRPO": 1, "TRPO+ - PPO-M": 1, "PPO - PPO-NoClip": -1, "PPO-NoClip - PPO-M": 1}
+EFFECTS = dict(optimizations=(1, -1, -1, 1), step=(1, 1, -1, -1), interaction=(1, -1, 1, -1))  # halves, over the four
 
 
 def verdict(interval, sign):
@@ -203,25 +203,30 @@ def by_verdict(verdicts):
 
 
 def clipping():
-    """IM's Tables 2 and 3: the means, and the differences that the claims are about."""
-    claims, rows = {}, {}  # by difference, by agent: a text for each environment
+    """IM's Tables 2 and 3: the means, and the differences that the claims are about, with intervals of t and Welch from
+    the final rewards, whatever interval rewards.py once wrote beside them."""
+    rewards, claims, rows = load("rewards"), {}, {}  # by difference, by agent: a text for each environment
     for place in PLACES:
         results = measured(f"clipping/{place.lower()}")
         of, [cell] = {x["label"]: np.array(x["finals"]) for x in results["settings"]}, results["aai"]
         seeds = max(map(len, of.values()))
         fewer = [f"{label} {len(x)}" for label, x in of.items() if len(x) < seeds]
         yield f"{place}-v4, {seeds} seeds" + f" ({', '.join(fewer)})" * bool(fewer)
-        found = differences(of, cell)
+        found = differences(of)
         for name, x in found.items():
             said = claims.setdefault(name, ([], {}))
             said[0].append(f"{place} {show(x)}")
             said[1].setdefault(verdict(x["interval"], CLAIMED.get(name, 0)), []).append(place)
         for x in results["settings"]:
-            rows.setdefault(f"| {x['label']} |", []).append(f" {show(x['mean'])} |")
+            rows.setdefault(f"| {x['label']} |", []).append(f" {show(rewards.mean_of(of[x['label']]))} |")
         for name in ("AAI", "ACLI"):
-            x = cell[name.lower()]
-            rows.setdefault(f"| {name}: what", []).append(f" {show(x) if seeds >= FEW else plain(x['value'])} |")
-        halves = [(x["interval"][1] - x["interval"][0]) / 2 for name, x in found.items() if name != "ACLI - AAI"]
+            rows.setdefault(f"| {name}: what", []).append(f" {plain(cell[name.lower()]['value'])} |")
+        for name, signs in EFFECTS.items():
+            effect = rewards.contrast([of[x] for x in FOUR], [x / 2 for x in signs])
+            rows.setdefault(f"| main effect of the {name}" if name != "interaction" else "| interaction", []).append(
+                f" {show(effect)} |"
+            )
+        halves = [(x["interval"][1] - x["interval"][0]) / 2 for x in found.values()]
         sd = [round(x.std(ddof=1), -1) for x in of.values()]
         yield f"{place} ±{span([round(x, -1) for x in halves])} (seeds differ by a standard deviation of {span(sd)})"
         if place == "Hopper":
@@ -260,15 +265,19 @@ def below_the_paper():
     yield f"TRPO stays where it was ({trpo['mean']['value']:.0f}, 1 seed)"
 
 
-def differences(of, cell):
-    """{difference: its value and interval}: those of rewards.py, of PPO-NoClip, and, where there are enough seeds for a
-    bootstrap, ACLI - AAI."""
-    rewards, found = load("rewards"), dict(cell["differences"])
-    for x, y in ("PPO", "PPO-NoClip"), ("PPO-NoClip", "PPO-M"):
-        found[f"{x} - {y}"] = rewards.difference(of[x], of[y])
-    samples = [of[x] for x in cell["labels"]]
-    if min(map(len, samples)) >= FEW:
-        found["ACLI - AAI"] = rewards.bootstrap(lambda *x: rewards.acli(*x) - rewards.aai(*x), *samples)
+FOUR = "PPO", "PPO-M", "TRPO", "TRPO+"
+PAIRS = [("PPO", "PPO-M"), ("TRPO+", "TRPO"), ("TRPO+", "PPO-M"), ("PPO", "TRPO+"), ("PPO-M", "TRPO")]
+PAIRS += [("PPO", "PPO-NoClip"), ("PPO-NoClip", "PPO-M")]
+
+
+def differences(of):
+    """{difference: its value and Welch interval, by scipy}, from the final rewards of each agent."""
+    found = {}
+    for x, y in PAIRS:
+        ends = stats.ttest_ind(of[x], of[y], equal_var=False).confidence_interval()
+        found[f"{x} - {y}"] = dict(value=of[x].mean() - of[y].mean(), interval=[ends.low, ends.high])
+        ours = load("rewards").difference(of[x], of[y])
+        assert ours["interval"] == pytest.approx(found[f"{x} - {y}"]["interval"])
     return found
 
 
@@ -617,6 +626,7 @@ GIVEN = {
         2513 [2391, 2632]; 2142 [2008, 2279]; 2371 [2316, 2424]; 2043 [1948, 2136]; 2466 [2381, 2549];
         806 [785, 827]; 674 [656, 695]; 831 [798, 869]; 586 [576, 596]; 1030 [979, 1083];
         PPO 2396, PPO-M 2172, TRPO 2124 (4 seeds), TRPO+ 2594 (3 seeds);
+        | −68 |; | −26 |; | −156 |;
         has 4332 at 1M and 6414 at 8M; TPG sec. 5.4; CL's agents without a baseline (sec. 2.2);
         prints 421 as Hopper's ACLI; in 0.01 nats; its bound, 0.01 nats; above 0.01 nats; 0.8 of it; 0.64 of its KL;
         PPO 4330 and 781, PPO-M 3364 and 3004, TRPO 3285 and 2700;

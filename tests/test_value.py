@@ -1,6 +1,5 @@
 """What value.py and trust_region.py measure, on cases worked out by hand."""
 
-import functools
 import json
 
 import common
@@ -183,8 +182,8 @@ def test_mean_reward_says_of_how_many_episodes():
     assert three["mean_reward_interval"] == pytest.approx([3 - half, 3 + half], rel=1e-6)
 
 
-@pytest.mark.parametrize("n, of_bootstrap", ((3, 0.75), (6, 0.86)))
-def test_t_intervals_of_few_episodes_cover_the_mean_and_the_bootstraps_do_not(n, of_bootstrap):
+@pytest.mark.parametrize("n", (3, 6, 30))
+def test_t_intervals_cover_the_mean(n):
     """How often the 95 % interval of n returns holds their mean; returns are drawn from a normal distribution."""
     draws = np.random.default_rng(0).normal(size=(2000, n))
 
@@ -192,4 +191,3 @@ def test_t_intervals_of_few_episodes_cover_the_mean_and_the_bootstraps_do_not(n,
         return np.mean([low < 0 < high for low, high in map(interval, draws)])
 
     assert coverage(common.t_interval) == pytest.approx(0.95, abs=0.015)  # three standard errors of 2,000 draws
-    assert coverage(functools.partial(common.interval, resamples=200)) == pytest.approx(of_bootstrap, abs=0.03)
