@@ -260,6 +260,7 @@ def with_step(sources: list[Source], iterations: tuple[int, ...]) -> list[Source
 
 # Sampling, and what is kept of it ------------------------------------------------------------------------------------
 
+ENDLESS = 100_000  # steps after which an episode is given up
 GROUP = 8  # actors of a rollout; fixed, since a row's last bits depend on the size of the batch it is in
 
 
@@ -428,6 +429,8 @@ def play_seeds(
         actor.env.begin()
         while not actor.env.ended:
             script.rollout(args, state)
+            if actor.env.length >= ENDLESS:
+                stop(f"{args.env_id}: an episode has not ended after {ENDLESS:,} steps; register it with a time limit")
         found.append((actor.env.total, actor.env.length))
     return found
 

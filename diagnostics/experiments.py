@@ -15,6 +15,7 @@ record, in a file:
 """
 
 import contextlib
+import difflib
 import hashlib
 import importlib
 import json
@@ -716,12 +717,13 @@ def list_experiments() -> None:
 
 def default_out(args: Args, experiment: Experiment) -> Path:
     """results/NAME, what differs from the experiment's defaults, version: a trial must not overwrite the real table."""
+    seeds = [f"seeds={args.seeds}"] if args.seeds and args.seeds != experiment.seeds else []
     envs = [env.replace(":", ".") for env in args.envs]
     steps = [f"steps={args.steps}"] if args.steps else []
     sizes = [f"sizes={args.sizes}"] if args.sizes != "default" and args.name != "smoke" else []
     changed = ["_".join(parse_flags(args.set)[x]).lstrip("-").replace("/", ".") for x in parse_flags(args.set)]
     version = args.env_version or experiment.version
-    return Path("results") / "-".join([args.name, *envs, *steps, *sizes, *changed, version])
+    return Path("results") / "-".join([args.name, *envs, *seeds, *steps, *sizes, *changed, version])
 
 
 def read_arguments(argv: list[str]) -> tuple[Args, list[str]]:
@@ -757,7 +759,17 @@ def main() -> None:
         list_experiments()
         return
     if args.name not in [*EXPERIMENTS, "smoke"]:
-        stop(f"unknown experiment {args.name}; ./benchmark.sh lists them")
+        nearest = difflib.get_close_matches(args.name, [*EXPERIMENTS, "smoke"], 1)
+        stop(f"unknown experiment {args.name}; {f'perhaps {nearest[0]}; ' if nearest else ''}./benchmark.sh lists them")
+    if unfit := parse_flags(args.set).keys() & {
+        "run-name",
+        "runs-dir",
+        "seed",
+        "env-id",
+        "total-timesteps",
+        "overwrite",
+    }:
+        stop(f"--set: --{min(unfit)} cannot be the same for every run; --help lists the options of an experiment")
     names = list(EXPERIMENTS) if args.name == "smoke" else [args.name]
     experiments = {name: cut_down(name) if args.name == "smoke" else EXPERIMENTS[name] for name in names}
     out = args.out or default_out(args, experiments[names[-1]])
@@ -768,16 +780,16 @@ def main() -> None:
     runs = {name: make_runs(args, experiment) for name, experiment in experiments.items()}
     unique = list({(run.algo, run.flags): run for x in runs.values() for run in x}.values())
     if args.launcher == "print":
-        print(*(shlex.join(plan.command(Path(os.path.relpath(ROOT)))) for plan in make_plans(unique)), sep="\n")
+        print(*(shlex.join(plan.command(ROOT)) for plan in make_plans(unique)), sep="\n")
         return
     if args.launcher == "slurm" and not shutil.which("sbatch"):
         stop("no Slurm on this machine: there is no sbatch")
+    plans = make_plans(unique)  # which refuses flags, before anything is written
     try:
         (out / "logs").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         stop(f"--out {out}: {error.strerror}")
 
-    plans = make_plans(unique)
     missing = [plan for plan in plans if not plan.finished]
     print(f"{args.name}: {len(plans)} runs, {len(plans) - len(missing)} of them finished", file=sys.stderr)
     if args.launcher == "slurm":

@@ -275,7 +275,8 @@ def test_default_folders_tell_trials_apart():
         args, _ = experiments.read_arguments(["clipping", *arguments])
         return str(experiments.default_out(args, experiments.EXPERIMENTS["clipping"]))
 
-    assert folder() == folder("--seeds", "2", "--jobs", "3") == "results/clipping-v5"
+    assert folder() == folder("--seeds", "10", "--jobs", "3") == "results/clipping-v5"
+    assert folder("--seeds", "2") == "results/clipping-seeds=2-v5"
     trials = [["--steps", "4096"], ["--envs", "Hopper"], ["--set", "--gamma 0.9"], ["--set", "--no-tanh"]]
     trials += [["--env-version", "v4"], ["--sizes", "paper"]]
     assert len({folder(), *(folder(*trial) for trial in trials)}) == 7
@@ -287,7 +288,10 @@ def test_the_machine_does_not_name_the_run():
 
 
 REFUSED = {
-    "nonsense": "unknown experiment nonsense",
+    "nonsense": "unknown experiment nonsense; ./benchmark.sh",
+    "cliping": "unknown experiment cliping; perhaps clipping; ./benchmark.sh",
+    "clipping --set '--run-name x'": "--set: --run-name cannot be the same for every run",
+    "clipping --set '--gamma 0.9 --seed 3'": "--set: --seed cannot be the same for every run",
     "clipping --envs Hoper": "--envs Hoper: Environment `Hoper` doesn't exist",
     "clipping --envs nowhere:My-v0": "--envs nowhere:My-v0: No module named 'nowhere'",
     "clipping --jobs 0": "--jobs 0: must be greater than 0",
@@ -304,7 +308,7 @@ REFUSED = {
 @pytest.mark.parametrize("arguments", REFUSED)
 def test_what_is_refused(runs, capsys, arguments):
     assert REFUSED[arguments] in refusal(capsys, *shlex.split(arguments))
-    assert not list(runs.glob("runs"))
+    assert list(runs.iterdir()) == []
 
 
 TABLES = {

@@ -215,6 +215,15 @@ def test_updates_leave_the_checkpoint_as_it_was(known, name, measure, algo):
     assert plain(first) == plain(again) and parts() == before
 
 
+def test_an_episode_that_never_ends_is_refused(runs, capsys, monkeypatch):
+    load("ppo").main(flags_of("ppo", env_id="environments:Endless-v0", run_name="endless", **TINY))
+    monkeypatch.setattr(common, "ENDLESS", 500)
+    with pytest.raises(SystemExit) as ended:
+        load("evaluate").main(["runs/endless", "--episodes", "2", "--jobs", "1"])
+    assert ended.value.code == 2
+    assert "an episode has not ended after 500 steps" in capsys.readouterr().err.splitlines()[-1]
+
+
 @pytest.mark.parametrize("name", KNOWN)
 def test_landscape_matches_the_known_reward(known, name, tmp_path):
     module, source, script, _, state = sourced("landscape", known / name)
