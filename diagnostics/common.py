@@ -40,6 +40,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from tqdm import tqdm
 
+VERSION = 2  # of the sampling; raised where what is sampled changes: 2, each run has random numbers of its own
+
 # Runs ----------------------------------------------------------------------------------------------------------------
 
 CONTRACT = """
@@ -532,7 +534,8 @@ def measure_missing(args: Options, path: Path, work: list[tuple], unit: str = "e
             with sampler(args.jobs, total, unit) as sample:
                 for measure, source, missing, _ in todo:
                     for settings, numbers in zip(missing, measure(source, sample, missing)):
-                        cells.append(settings | numbers | dict(measured_by=measured_by(args, source)))
+                        by = dict(measured_by=measured_by(args, source), versions=library_versions())
+                        cells.append(settings | numbers | by)
                         path.with_suffix(".tmp").write_text("[\n" + ",\n".join(map(json.dumps, cells)) + "\n]\n")
                         path.with_suffix(".tmp").replace(path)
     return [find(settings) for settings in wanted]
@@ -572,15 +575,16 @@ def identify(source: Source, seed: int) -> dict[str, Any]:
     return dict(run=source.run.name, algo=algo, iteration=source.iteration, seed=seed, checkpoint=checkpoint)
 
 
-def measured_by(args: Options, source: Source) -> dict[str, str]:
-    """What measures: the algorithm's script and the diagnostic, by their syntax trees: comments do not count."""
-    paths = source.script, Path(inspect.getfile(type(args))), Path(__file__)
-    return {path.name: code_digest(path) for path in paths}
+def library_versions() -> dict[str, str]:
+    return {x.__name__: str(x.__version__) for x in (torch, gym, np)}
 
 
-@functools.cache
-def code_digest(path: Path) -> str:
-    return hashlib.sha256(ast.dump(ast.parse(path.read_text())).encode()).hexdigest()[:12]
+def measured_by(args: Options, source: Source) -> dict[str, int | str]:
+    """What measures: the versions of the diagnostic and of the sampling, and the hash of the algorithm's script, which
+    may be a user's own and has no number."""
+    diagnostic = Path(inspect.getfile(type(args))).name
+    versions = {diagnostic: sys.modules[type(args).__module__].VERSION, Path(__file__).name: VERSION}
+    return versions | {source.script.name: hashlib.sha256(source.script.read_bytes()).hexdigest()[:12]}
 
 
 def t_interval(x: np.ndarray) -> list[float] | None:

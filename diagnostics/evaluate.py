@@ -53,6 +53,8 @@ from common import (
 )
 from torch import nn
 
+VERSION = 1  # raised where the numbers that it measures change
+
 # Arguments -----------------------------------------------------------------------------------------------------------
 
 

@@ -65,6 +65,8 @@ from matplotlib.axes import Axes
 from scipy import stats
 from torch import Tensor, nn
 
+VERSION = 1  # raised where the numbers that it measures change
+
 # Arguments -----------------------------------------------------------------------------------------------------------
 
 

@@ -62,6 +62,8 @@ from matplotlib.ticker import MaxNLocator
 from scipy import stats
 from torch import Tensor
 
+VERSION = 1  # raised where the numbers that it measures change
+
 # Arguments -----------------------------------------------------------------------------------------------------------
 
 

@@ -73,6 +73,8 @@ from torch import Tensor, nn
 from torch.distributions import kl_divergence
 from tqdm import tqdm
 
+VERSION = 1  # raised where the numbers that it measures change
+
 # Arguments -----------------------------------------------------------------------------------------------------------
 
 

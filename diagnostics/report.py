@@ -84,6 +84,8 @@ from verdicts import (
     with_ends,
 )
 
+VERSION = 1  # raised where the numbers that it measures change
+
 # Arguments -----------------------------------------------------------------------------------------------------------
 
 

@@ -49,6 +49,8 @@ from common import (
 )
 from torch.distributions import kl_divergence
 
+VERSION = 1  # raised where the numbers that it measures change
+
 # Arguments -----------------------------------------------------------------------------------------------------------
 
 

@@ -53,6 +53,8 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from torch import Tensor
 from torch.distributions import Independent, Normal, kl_divergence
 
+VERSION = 1  # raised where the numbers that it measures change
+
 # Arguments -----------------------------------------------------------------------------------------------------------
 
 

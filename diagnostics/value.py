@@ -54,6 +54,8 @@ from common import (
 from matplotlib.axes import Axes
 from torch import Tensor
 
+VERSION = 1  # raised where the numbers that it measures change
+
 # Arguments -----------------------------------------------------------------------------------------------------------
 
 

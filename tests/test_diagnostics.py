@@ -3,6 +3,7 @@
 import contextlib
 import json
 import multiprocessing
+import re
 import shutil
 import signal
 import subprocess
@@ -434,24 +435,27 @@ def test_time_needed_is_told_of_a_run_that_is_being_written(tmp_path, capsys):
     assert capsys.readouterr().out.startswith("02:00 at most")
 
 
-def test_numbers_say_what_measured_them_and_comments_do_not_count(known, tmp_path, capsys):
+def test_numbers_say_what_measured_them(known, tmp_path, capsys, monkeypatch):
     mine, source = tmp_path / "my_ppo.py", (ROOT / "algos" / "ppo.py").read_text()
     flags = [str(known / "chain"), "--checkpoints", "0", "--script", str(mine), "--jobs", "1", "--out", str(tmp_path)]
-    found = []
-    for text, extra in (
-        (source, []),
-        ("# a comment\n" + source, []),
-        (source + "\nx = 1\n", []),
-        (source + "\nx = 1\n", ["--overwrite"]),
-    ):
-        mine.write_text(text)
-        common.code_digest.cache_clear()
+
+    def measure(*extra):
         common.note.cache_clear()
         load("value").main([*flags, "--heldout-pairs", "300", *extra])
         [cell] = cells(tmp_path, "value")
-        found.append((cell["measured_by"]["my_ppo.py"], "another version of my_ppo.py" in capsys.readouterr().err))
-    (first, a), (second, b), (third, c), (fourth, d) = found
-    assert first == second == third != fourth and [a, b, c, d] == [False, False, True, False]
+        assert cell["versions"]["torch"] == torch.__version__
+        return cell["measured_by"], re.findall(r"another version of (\S+);", capsys.readouterr().err)
+
+    mine.write_text(source)
+    first, notes = measure()
+    assert notes == [] and first["value.py"] == load("value").VERSION and first["common.py"] == common.VERSION
+    assert measure() == (first, [])
+    mine.write_text(source + "\nx = 1\n")
+    assert measure() == (first, ["my_ppo.py"])  # kept, and said
+    edited, notes = measure("--overwrite")
+    assert edited["my_ppo.py"] != first["my_ppo.py"] and notes == []
+    monkeypatch.setattr(load("value"), "VERSION", 99)
+    assert measure() == (edited, ["value.py"])
 
 
 def test_kill_and_continue_equals_uninterrupted(known, tmp_path):
