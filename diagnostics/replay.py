@@ -15,8 +15,10 @@ the checkpoint.
   normalizers as the iteration's rollout left them, with which the next one begins; so what the normalizers move is not
   in it: that is between one update's after and the next one's before. All have the same seeds, an episode's reset and
   the noise of its actions (common random numbers).
-- its change: the mean difference of the same seeds, and Student's t interval at confidence 1 - 0.05 / updates
-  (Bonferroni): if no update did anything, one or more of all these intervals would leave out 0 in at most 5 % of calls.
+- its change: the mean difference of the same seeds, and Student's t interval. So much for what updates do; what the
+  normalizers do between two updates is the difference of one's after and the next one's before. With n updates these
+  are 2 n - 1 intervals, at confidence 1 - 0.05 / (2 n - 1) (Bonferroni): if none of it did anything, one or more of
+  them would leave out 0 in at most 5 % of calls.
   An update whose interval lies below 0 gets a line. Of a smaller fall the call says how large it must have been to be
   seen four times in five: (t of the interval + t of 0.8) standard errors, the median over the updates. Then all the
   updates together: after the last against before the first, each with its normalizers, at 95 %.
@@ -34,6 +36,7 @@ from collections.abc import Callable, Iterator
 from csv import DictReader
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
@@ -257,11 +260,18 @@ def returns_of(cell: dict[str, Any]) -> list[np.ndarray]:
     return [np.array(cell[when]["returns"]) for when in WHEN]
 
 
-def paired_change(before: np.ndarray, after: np.ndarray, updates: int) -> dict[str, float]:
-    """Mean difference of the returns [n] of the same seeds, its interval at confidence 1 - 0.05 / updates, and the fall
+def find_changes(cells: list[dict[str, Any]]) -> tuple[list[dict[str, float]], list[dict[str, float]]]:
+    """What each update did to the reward [n], and what the normalizers did before each but the first [n - 1]."""
+    looks, returns = 2 * len(cells) - 1, [returns_of(cell) for cell in cells]
+    of_updates = [paired_change(before, after, looks) for before, after in returns]
+    return of_updates, [paired_change(x[1], y[0], looks) for x, y in pairwise(returns)]
+
+
+def paired_change(before: np.ndarray, after: np.ndarray, looks: int) -> dict[str, float]:
+    """Mean difference of the returns [n] of the same seeds, its interval at confidence 1 - 0.05 / looks, and the fall
     of which four in five such intervals would leave out 0."""
     x, n = after - before, len(before)
-    error, t = np.std(x, ddof=1) / n**0.5, stats.t.ppf(1 - 0.025 / updates, n - 1)
+    error, t = np.std(x, ddof=1) / n**0.5, stats.t.ppf(1 - 0.025 / looks, n - 1)
     numbers = dict(before=before.mean(), after=after.mean(), mean=x.mean(), low=x.mean() - t * error)
     return numbers | dict(high=x.mean() + t * error, visible=(t + stats.t.ppf(0.8, n - 1)) * error)
 
@@ -281,15 +291,36 @@ def verdict(cell: dict[str, Any], change: dict[str, float]) -> str:
     return f"{text}, mean {cell['mean_kl']:.2g}"
 
 
-def verdicts(cells: list[dict[str, Any]], changes: list[dict[str, float]]) -> list[str]:
-    """A line for each update that lowered the reward by more than its interval, or that none did; then all together."""
-    lines = [verdict(cell, change) for cell, change in zip(cells, changes) if change["high"] < 0]
+def between(cell: dict[str, Any], move: dict[str, float]) -> str:
+    """What the normalizers did before an update."""
+    drift = cell["drift"].get("obs_stats")
+    by = f" (the mean of an observation by {drift['mean']:.2g} standard deviations)" if drift else ""
+    return f"before update {cell['iteration']} the normalizers moved{by}: {reward_text(move)}"
+
+
+FAR = 5  # times the median over the updates
+
+
+def verdicts(cells: list[dict[str, Any]], changes: list[dict[str, float]], moves: list[dict[str, float]]) -> list[str]:
+    """A line for whatever lowered the reward by more than its interval, an update or the normalizers before it, or that
+    nothing did; one for each update that went far without harm; then all together."""
+    lines = []
+    for cell, change, move in zip(cells, changes, [None, *moves]):
+        if move and move["high"] < 0:
+            lines.append(between(cell, move))
+        if change["high"] < 0:
+            lines.append(verdict(cell, change))
     if not lines:
         visible, episodes = show(np.median([change["visible"] for change in changes])), len(returns_of(cells[0])[0])
         k = np.argmin([change["mean"] for change in changes])
         lines = ["no update lowered the reward by more than its interval"]
         lines[0] += f"; {episodes} episodes would have shown a fall of {visible} four times in five"
         lines.append(f"the lowest change: {verdict(cells[k], changes[k])}")
+    middle = np.median([cell["mean_kl"] for cell in cells])
+    for cell, change in zip(cells, changes):
+        if cell["mean_kl"] > FAR * middle and change["high"] >= 0:
+            text = f"mean KL {cell['mean_kl']:.2g}, {cell['mean_kl'] / middle:.0f} times the median"
+            lines.append(f"update {cell['iteration']} went far without lowering the reward: {text}")
     together = paired_change(returns_of(cells[0])[0], returns_of(cells[-1])[1], 1)
     return [*lines, f"all {len(cells)}, and the normalizers between them, at 95 %: {reward_text(together)}"]
 
@@ -302,7 +333,8 @@ def fidelity(cells: list[dict[str, Any]]) -> list[str]:
         lines.append(f"iter_{checkpoint:06d}.pt: the replay {text}" if checkpoint else "no later checkpoint to compare")
     logged = [cell for cell in cells if cell["unlike_progress"] is not None]
     unlike = [f"{name} of iteration {cell['iteration']}" for cell in logged for name in cell["unlike_progress"]]
-    text = f"differs from it in {', '.join(unlike)}" if unlike else "repeats it, to the last digit"
+    text = f"differs from it in {unlike[0]}" if unlike else "repeats it, to the last digit"
+    text += f", and after that in {len(unlike) - 1} more" if len(unlike) > 1 else ""
     return [*lines, f"progress.csv: the replay {text}" if logged else "progress.csv: no such iteration to compare"]
 
 
@@ -362,7 +394,7 @@ def draw_updates(cells: list[dict[str, Any]], changes: list[dict[str, float]], p
         returns, like = [returns_of(cell)[k] for cell in cells], dict(fillstyle=FILLS[1 - k])
         like["label"] = f"{when} the update, 95 %"
         draw_points(reward, x + 0.3 * k - 0.15, [(y.mean(), *t_interval(y)) for y in returns], style | like)
-    like = dict(label=f"after minus before, {100 - 5 / len(x):.4g} %")
+    like = dict(label=f"after minus before, {100 - 5 / (2 * len(x) - 1):.4g} %")
     draw_points(change, x, [(y["mean"], y["low"], y["high"]) for y in changes], style | like)
     change.axhline(0, color="black", linewidth=0.6)
     reward.set_ylabel("episode\nreturn")
@@ -424,8 +456,8 @@ def main(argv: list[str] | None = None) -> None:
     limit = state.actors[0].env.spec.max_episode_steps
     work = [(partial(measure_updates, args, sources), sources[0], cells, 2 * args.episodes)]
     cells = measure_missing(args, path, work, f"episodes of up to {limit:,} steps" if limit else "episodes")
-    changes = [paired_change(*returns_of(cell), len(cells)) for cell in cells]
-    print(*fidelity(cells), *verdicts(cells, changes), sep="\n")
+    changes, moves = find_changes(cells)
+    print(*fidelity(cells), *verdicts(cells, changes, moves), sep="\n")
     draw_updates(cells, changes, path)
 
 

@@ -174,19 +174,42 @@ def test_no_fall_says_how_large_a_one_would_have_been_seen(capsys):
         before = rng.normal(100, 10, 30)
         after = before + rng.normal(0, 1, 30)
         lengths = dict(lengths=[1] * 30)
-        cell = dict(iteration=i, promised=0.1, max_kl=1.0, max_kl_pair=2, max_kl_step=3, mean_kl=0.1)
+        cell = dict(iteration=i, promised=0.1, max_kl=1.0, max_kl_pair=2, max_kl_step=3, mean_kl=0.1, drift={})
         cells.append(cell | {k: dict(returns=x.tolist()) | lengths for k, x in (("before", before), ("after", after))})
     module = load("replay")
-    changes = [module.paired_change(*module.returns_of(cell), 4) for cell in cells]
-    first, second, _ = module.verdicts(cells, changes)
+    changes, moves = module.find_changes(cells)
+    first, second, _ = module.verdicts(cells, changes, moves)
     assert first.startswith("no update lowered the reward by more than its interval; 30 episodes would have shown")
     visible = np.median([change["visible"] for change in changes])
     assert f"a fall of {visible:.3g} four times in five" in first and 0.5 < visible < 0.9
     # Falls of that size are seen in four of five repeats.
     x = rng.normal(-visible, 1, (4000, 30))
-    seen = [module.paired_change(np.zeros(30), y, 4)["high"] < 0 for y in x[:1500]]
+    seen = [module.paired_change(np.zeros(30), y, 7)["high"] < 0 for y in x[:1500]]
     assert np.mean(seen) == pytest.approx(0.8, abs=0.1)
     assert second.startswith("the lowest change: update ")
+
+
+def test_what_happens_between_two_updates_gets_its_line():
+    """The returns of seeds before and after three updates; before the third, the normalizers spoil all of them."""
+    module, noise = load("replay"), np.random.default_rng(0).normal(0, 1, (6, 30))
+    levels = [100, 101, 101, 102, 40, 41]
+    cells = []
+    for i, kl in enumerate((0.01, 0.2, 0.012)):
+        returns = [(levels[2 * i + k] + noise[2 * i + k]).tolist() for k in (0, 1)]
+        cell = dict(iteration=i, promised=0.1, max_kl=1.0, max_kl_pair=2, max_kl_step=3, mean_kl=kl)
+        cell |= dict(zip(("before", "after"), (dict(returns=x, lengths=[1] * 30) for x in returns)))
+        cells.append(cell | dict(drift=dict(obs_stats=dict(mean=3.21, std=0.1))))
+    changes, moves = module.find_changes(cells)
+    x = np.array(cells[2]["before"]["returns"]) - cells[1]["after"]["returns"]
+    half = 2.7564 * x.std(ddof=1) / 30**0.5  # Student's t, 29 degrees of freedom, 1 - 0.025 / 5: of five looks
+    assert [moves[1]["low"], moves[1]["high"]] == pytest.approx([x.mean() - half, x.mean() + half], rel=1e-4)
+    first, second, last = module.verdicts(cells, changes, moves)
+    assert first.startswith(
+        "before update 2 the normalizers moved (the mean of an observation by 3.2 standard deviations)"
+    )
+    assert "reward 102 -> 40" in first
+    assert second == "update 1 went far without lowering the reward: mean KL 0.2, 17 times the median"
+    assert last.startswith("all 3, ")
 
 
 def test_bad_input(known, tmp_path, capsys):
