@@ -218,8 +218,11 @@ def draw_episodes(styles: list[dict[str, Any]], cells: list[dict[str, Any]], pat
 
 
 def numbers_text(numbers: dict[str, Any]) -> str:
+    def show(x: float) -> str:
+        return f"{x:.1f}" if abs(x) >= 10 else f"{x:.3g}"  # a return of -0.71 is not -0.7
+
     ends = numbers["interval"]
-    return f"{numbers['mean']:.1f}" + (f" [{ends[0]:.1f}, {ends[1]:.1f}]" if ends else "")
+    return show(numbers["mean"]) + (f" [{', '.join(map(show, ends))}]" if ends else "")
 
 
 # Table ---------------------------------------------------------------------------------------------------------------

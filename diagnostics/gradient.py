@@ -65,7 +65,7 @@ from matplotlib.axes import Axes
 from scipy import stats
 from torch import Tensor, nn
 
-VERSION = 1  # raised where the numbers that it measures change
+VERSION = 2  # raised where the numbers that it measures change: 2, intervals of a noise scale far below the sample
 
 # Arguments -----------------------------------------------------------------------------------------------------------
 
@@ -285,12 +285,15 @@ def noise_scale(gradients: np.ndarray, pairs: int, resamples: int = 500) -> dict
     so many pairs each. As E[g_i . g_j] = |g|^2 and E|g_i|^2 = |g|^2 + tr(S) / pairs, both are found without bias. S is
     that of segments, expressed per pair: neighbouring pairs are correlated. B, and the ends of its 95 % bootstrap
     interval over the estimates (one drawn twice is not multiplied with itself), are None where |g|^2 is not found
-    positive: then B is too large to tell from so few pairs."""
-    products = gradients @ gradients.T
+    positive: then B is too large to tell from so few pairs. Of ten estimates, the interval holds B 91 to 94 % of the
+    time."""
+    around = gradients - gradients.mean(0)  # S does not depend on g, whose noise would hide a small S in the draws
+    products, scatter = gradients @ gradients.T, around @ around.T
 
     def squares(drawn: np.ndarray) -> tuple[float, float]:
-        grad_sq = products[np.ix_(drawn, drawn)][drawn[:, None] != drawn].mean()
-        return grad_sq, pairs * (products.diagonal()[drawn].mean() - grad_sq)
+        place, unlike = np.ix_(drawn, drawn), drawn[:, None] != drawn
+        trace = pairs * (scatter.diagonal()[drawn].mean() - scatter[place][unlike].mean())
+        return products[place][unlike].mean(), trace
 
     n = len(gradients)
     grad_sq, trace = map(float, squares(np.arange(n)))

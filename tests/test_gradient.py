@@ -184,6 +184,20 @@ def cell_with(iteration, inverse, interval, cosine=0.25):
     )
 
 
+@pytest.mark.parametrize(("B", "pairs"), [(47, 100_000), (47, 2000), (2000, 100_000), (50_000, 100_000)])
+def test_the_interval_of_the_noise_scale_holds_that_of_an_explicit_covariance(B, pairs):
+    """Ten estimates of a gradient of length 1, whose covariance is diagonal; also where B is far below their pairs."""
+    module, rng, held = load("gradient"), np.random.default_rng(0), []
+    for _ in range(100):
+        mean, variances = rng.normal(size=40), rng.exponential(size=40)
+        covariance = variances * B / variances.sum() / pairs
+        found = module.noise_scale(mean / np.linalg.norm(mean) + rng.normal(size=(10, 40)) * covariance**0.5, pairs)
+        low, high = found["interval"]
+        assert 0.3 * B < low and high < 4 * B
+        held.append(low <= B <= high)
+    assert np.mean(held) >= 0.85
+
+
 def test_noise_scale_in_words():
     describe = load("gradient").describe
     one = [cell_with(300, 1 / 92160, [1 / 180_000, 1 / 60_000])]
