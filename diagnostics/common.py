@@ -667,6 +667,9 @@ def run_styles(folders: tuple[Path, ...], labels: tuple[str, ...]) -> list[dict[
     """How the lines of each run are drawn: alike where the setting is the same."""
     settings = {folder: setting(json.loads((folder / "config.json").read_text())) for folder in folders}
     label_of = label_runs(settings, labels)
+    for label in dict.fromkeys(label_of.values()):
+        if names := differing([x for folder, x in settings.items() if label_of[folder] == label]):
+            note(f"{label} is one line for runs that differ in {', '.join(names)}")
     styles = line_styles({label_of[folder]: x["algo"] for folder, x in settings.items()})
     return [styles[label_of[folder]] for folder in folders]
 

@@ -251,13 +251,15 @@ def test_repeatable_estimates_can_point_elsewhere():
         assert unbiased["corrected"] == unbiased["mean"] / found["noise_scale"][module.UNBIASED]["ceiling"]
 
 
-def test_every_run_has_random_numbers_of_its_own_and_counts_once(made, tmp_path):
+def test_every_run_has_random_numbers_of_its_own_and_counts_once(made, tmp_path, capsys):
     """Untrained, runs that differ in the learning rate alone are one network, sampled independently; and a mean is over
     runs, not over different values."""
     module = load("gradient")
+    common.note.cache_clear()
     folders = [str(made / name) for name in ("chain", "chain_rate", "chain_seed")]
     flags = "--checkpoints 0 --pairs 128 --repeats 3 --true-pairs 64 --jobs 1 --labels PPO=ppo".split()
     module.main([*folders, "--out", str(tmp_path / "all"), *flags])
+    assert "PPO is one line for runs that differ in policy_lr" in capsys.readouterr().err
     points = [cell["variance"][module.NETWORK] for cell in cells(tmp_path / "all", "gradient")]
     assert points[0] != points[1] != points[2] != points[0]
     module.main([folders[1], "--out", str(tmp_path / "one"), *flags])
