@@ -501,28 +501,54 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
+def read_cells(path: Path) -> list[dict[str, Any]]:
+    """What a diagnostic has kept: a line of JSON for each cell, in a file .jsonl, or a list of all, in a file .json, as
+    in figures/ and as older versions wrote it. A last line that was being written is not there. Stops at what is
+    neither."""
+    try:
+        text = path.read_text()
+        cells = json.loads(text) if path.suffix == ".json" else [json.loads(line) for line in text.split("\n")[:-1]]
+        if not isinstance(cells, list) or not all(isinstance(cell, dict) for cell in cells):
+            raise ValueError
+    except (OSError, ValueError):
+        stop(f"{path} is damaged; move it away")
+    return cells
+
+
+def open_cells(path: Path) -> list[dict[str, Any]]:
+    """The cells of a file .jsonl that is to be written on: without a torn last line, and begun with what an older
+    version has kept in .json."""
+    old = path.with_suffix(".json")
+    if not path.exists() and old.is_file():
+        path.write_text("".join(json.dumps(cell) + "\n" for cell in read_cells(old)))
+    cells = read_cells(path) if path.exists() else []
+    if path.exists() and not path.read_bytes().endswith(b"\n"):
+        path.write_bytes(path.read_bytes().rpartition(b"\n")[0] + b"\n" * bool(cells))
+    return cells
+
+
 def measure_missing(args: Options, path: Path, work: list[tuple], unit: str = "environment steps") -> list[dict]:
     """The cells of the work, a list of (measure, source, list of a cell's settings, environment steps of each): what
     the file at the path holds of them from an earlier call; for the rest measure(source, sample, missing settings)
-    yields the numbers of one after another, and each cell is added to the file at once. Beside its numbers a cell says
-    what measured them; where that has changed since, one line says so."""
+    yields the numbers of one after another, and each cell is added to the file at once. Of cells with the same settings
+    the last counts. Beside its numbers a cell says what measured them; where that has changed since, one line says
+    so."""
+    cells = {}  # by checkpoint, so that one is found among many
+
+    def keep(cell: dict[str, Any]) -> None:
+        cells.setdefault((cell.get("run"), cell.get("checkpoint")), []).append(cell)
 
     def find(settings: dict[str, Any]) -> dict[str, Any] | None:
-        return next((cell for cell in cells if cell.items() >= settings.items()), None)
+        alike = reversed(cells.get((settings["run"], settings["checkpoint"]), []))
+        return next((cell for cell in alike if cell.items() >= settings.items()), None)
 
     with locked(path):
-        try:
-            cells = json.loads(path.read_text()) if path.exists() else []
-        except (OSError, ValueError):
-            cells = None
-        if not isinstance(cells, list) or not all(isinstance(cell, dict) for cell in cells):
-            stop(f"{path} is damaged; move it away")
+        for cell in open_cells(path):
+            keep(cell)
         wanted = [settings for _, _, of_source, _ in work for settings in of_source]
-        if args.overwrite:
-            cells = [cell for cell in cells if not any(cell.items() >= settings.items() for settings in wanted)]
         todo, planned = [], []
         for measure, source, settings, cost in work:
-            missing = [x for x in settings if not find(x) and x not in planned]
+            missing = [x for x in settings if (args.overwrite or not find(x)) and x not in planned]
             todo.append((measure, source, missing, cost))
             planned += missing
             kept = [find(x)["measured_by"] for x in settings if x not in missing and find(x)]
@@ -535,9 +561,9 @@ def measure_missing(args: Options, path: Path, work: list[tuple], unit: str = "e
                 for measure, source, missing, _ in todo:
                     for settings, numbers in zip(missing, measure(source, sample, missing)):
                         by = dict(measured_by=measured_by(args, source), versions=library_versions())
-                        cells.append(settings | numbers | by)
-                        path.with_suffix(".tmp").write_text("[\n" + ",\n".join(map(json.dumps, cells)) + "\n]\n")
-                        path.with_suffix(".tmp").replace(path)
+                        keep(settings | numbers | by)
+                        with open(path, "a") as file:
+                            file.write(json.dumps(settings | numbers | by) + "\n")
     return [find(settings) for settings in wanted]
 
 
@@ -734,7 +760,7 @@ def save_figure(figure: Figure, path: Path) -> None:
         columns = max(1, min(len(texts), int(width / (0.6 + 0.065 * longest))))
         figure.set_figheight(height + 0.17 * sum(text.count("\n") + 1 for text in texts) / columns)
         figure.legend(lines.values(), texts, loc="outside upper center", ncols=columns, frameon=False, fontsize=8)
-    name = path.name.removesuffix(".json")  # a run's name has dots of its own: policy-lr=0.0003
+    name = path.name.removesuffix(".jsonl").removesuffix(".json")  # a run's name has dots of its own: policy-lr=0.0003
     for suffix in (".pdf", ".png"):
         figure.savefig(path.with_name(name + suffix), dpi=150)
     print(path.with_name(f"{name}.png"))

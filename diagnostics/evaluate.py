@@ -219,7 +219,7 @@ def draw_episodes(styles: list[dict[str, Any]], cells: list[dict[str, Any]], pat
 
 def numbers_text(numbers: dict[str, Any]) -> str:
     def show(x: float) -> str:
-        return f"{x:.1f}" if abs(x) >= 10 else f"{x:.3g}"  # a return of -0.71 is not -0.7
+        return f"{x:.1f}" if abs(x) >= 10 else f"{x:.2f}"
 
     ends = numbers["interval"]
     return show(numbers["mean"]) + (f" [{', '.join(map(show, ends))}]" if ends else "")
@@ -270,7 +270,7 @@ def main(argv: list[str] | None = None) -> None:
     sources, looks = sum(runs, []), run_styles(args.runs, args.labels)
     styles = [style for style, run in zip(looks, runs) for _ in run]
     limit = checkpoint_state(sources[0])[2].actors[0].env.spec.max_episode_steps
-    path = output_folder(args.out, args.runs) / "evaluate.json"
+    path = output_folder(args.out, args.runs) / "evaluate.jsonl"
     work = [episode_work(args, source) for source in sources]
     cells = measure_missing(args, path, work, f"episodes of up to {limit:,} steps" if limit else "episodes")
     for cell in cells:

@@ -447,7 +447,7 @@ def main(argv: list[str] | None = None) -> None:
     work = [[gradient_work(args, source) for source in choose(run, args.checkpoints)] for run in runs]
     if len({len(of_run) for of_run in work}) > 1:
         stop("the runs have different numbers of checkpoints; name those to measure with --checkpoints")
-    path = output_folder(args.out, args.runs) / "gradient.json"
+    path = output_folder(args.out, args.runs) / "gradient.jsonl"
     cells = iter(measure_missing(args, path, sum(work, [])))
     settings = by_setting(styles, [[next(cells) for _ in of_run] for of_run in work])
     say(settings)

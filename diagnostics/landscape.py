@@ -281,7 +281,7 @@ def main(argv: list[str] | None = None) -> None:
         minibatches = checkpoint_state(source)[1].num_minibatches
         if min(args.step_pairs) < 2 * minibatches:
             stop(f"--step-pairs {min(args.step_pairs)}: less than two for each of the {minibatches} minibatches")
-    path, styles = output_folder(args.out, args.runs) / "landscape.json", run_styles(args.runs, args.labels)
+    path, styles = output_folder(args.out, args.runs) / "landscape.jsonl", run_styles(args.runs, args.labels)
     if len({folder.name for folder in args.runs}) < len(args.runs):
         stop("two of the runs have folders of the same name, and so would their figures; draw each by itself")
 

@@ -447,7 +447,7 @@ def main(argv: list[str] | None = None) -> None:
     [run] = open_runs(args.runs, args.script)
     sources = sources_between(run, args)
     state = checkpoint_state(sources[0])[2]
-    path = output_folder(args.out, args.runs) / "replay.json"
+    path = output_folder(args.out, args.runs) / "replay.jsonl"
     cells = []
     for i in range(args.first, args.last):
         base = [source for source in sources if source.iteration <= i][-1]

@@ -52,6 +52,7 @@ from common import (
     new_figure,
     open_runs,
     output_folder,
+    read_cells,
     run_program,
     run_styles,
     setting,
@@ -189,7 +190,7 @@ def measure(args: Args, runs: list[list[Source]], out: Path) -> None:
     for number, (name, options, work, sources) in enumerate(parts, 1):
         print(f"{number} of {len(parts)}, {name}: ", end="", flush=True)
         unit = "episodes" if name == "evaluate" else "environment steps"
-        measure_missing(options, out / f"{name}.json", [work(options, source) for source in sources], unit)
+        measure_missing(options, out / f"{name}.jsonl", [work(options, source) for source in sources], unit)
         print("done")
 
 
@@ -218,16 +219,17 @@ SIZES = dict(
 )
 
 
-def read_cells(folders: list[Path], sources: list[Source], batch_size: int) -> dict[str, list[dict[str, Any]]]:
+def cells_of_run(folders: list[Path], sources: list[Source], batch_size: int) -> dict[str, list[dict[str, Any]]]:
     """What the diagnostics' files in the folders hold of a run's checkpoints as they are: for each iteration the cell
     of the most samples. Of landscapes: the end of the whole step, `promised` by the surrogate."""
     found, run = {}, sources[0].run
     for name, (size, _) in SIZES.items():
         cells = []
-        for path in dict.fromkeys(folder / f"{name}.json" for folder in folders if (folder / f"{name}.json").is_file()):
+        for folder in dict.fromkeys(folders):
+            path = next((x for x in (folder / f"{name}.jsonl", folder / f"{name}.json") if x.is_file()), None)
             try:
-                cells += current_cells(json.loads(path.read_text()), run)
-            except (OSError, ValueError, TypeError, KeyError):
+                cells += current_cells(read_cells(path), run) if path else []
+            except (TypeError, KeyError):
                 stop(f"{path} is damaged; move it away")
         cells = [x for x in cells if size in x and not x.get("deterministic")]
         cells = whole_steps(cells, batch_size) if name == "landscape" else cells
@@ -277,7 +279,7 @@ def read_run(sources: list[Source], style: dict[str, Any], out: Path) -> Run:
     bounded = space.is_bounded() and config["args"].get("bound_action") != "tanh"
     bounds = ((space.high - space.low) / 2).tolist() if bounded else None
     run = Run(folder.name, style, config, vars(script.Args()), progress, stds, bounds, hasattr(state, "value"))
-    return run._replace(last=max(checkpoints), cells=read_cells([out, folder / "figures"], sources, run.batch_size))
+    return run._replace(last=max(checkpoints), cells=cells_of_run([out, folder / "figures"], sources, run.batch_size))
 
 
 # Sections: what is found of a run, and drawn -------------------------------------------------------------------------

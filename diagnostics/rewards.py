@@ -1,7 +1,7 @@
 """Which setting earns more, and how sure is that? Reward curves and final rewards of runs, with intervals over seeds.
 
     python diagnostics/rewards.py runs/* --out figures
-    python diagnostics/rewards.py runs/Hopper-v5__ppo__* --paired --noise figures/gradient.json --out figures
+    python diagnostics/rewards.py runs/Hopper-v5__ppo__* --paired --noise figures/gradient.jsonl --out figures
     python diagnostics/rewards.py runs/*__ppo__* --best-of policy_lr --histograms value_clip anneal_lr --out figures
     python diagnostics/rewards.py runs/* --aai PPO PPO-M TRPO TRPO+ --labels "PPO=ppo reward-scale" \\
         "PPO-M=ppo no-reward-scale" "TRPO=trpo_plus no-reward-scale" "TRPO+=trpo_plus reward-scale" --out figures
@@ -53,6 +53,7 @@ from common import (
     look,
     new_figure,
     output_folder,
+    read_cells,
     run_program,
     save_figure,
     setting,
@@ -79,7 +80,7 @@ class Args:
     paired: bool = False
     """what each on/off argument is worth: differences, by seed, of settings that differ in it alone"""
     noise: Path | None = None
-    """gradient.json that gradient.py made of these runs, or of some seeds: with --paired, also what each argument does
+    """gradient.jsonl that gradient.py made of these runs, or of some seeds: with --paired, also what each argument does
     to the noise of gradients, as the cosine that two estimates from a training batch have at that noise scale"""
     kl: bool = False
     """also draw the mean KL of each iteration, which training logged: KL(before || after its whole update) of the
@@ -378,7 +379,7 @@ def read_noise(path: Path, runs: list[Run]) -> dict[str, dict[int, np.ndarray]]:
         stop(f"--noise: no file {path}")
     found = {}
     try:
-        cells = json.loads(path.read_text())
+        cells = read_cells(path)
         for run in runs:
             for iteration, cell in largest_cells(current_cells(cells, run.folder), "true_pairs").items():
                 scale, K = cell["noise_scale"]["value network"], cell["batch_size"]

@@ -124,7 +124,7 @@ def main(argv: list[str] | None = None) -> None:
         chosen = [] if args.checkpoints == "all" else choose(sources, args.checkpoints)
         runs.append(with_step(sources, tuple(source.iteration for source in chosen)))
     styles = run_styles(args.runs, args.labels)
-    path = output_folder(args.out, args.runs) / "steps.json"
+    path = output_folder(args.out, args.runs) / "steps.jsonl"
     cells = iter(measure_missing(args, path, [steps_work(args, source) for source in sum(runs, [])]))
     measured = by_setting(styles, [[next(cells) for _ in sources] for sources in runs])
     for style, cells_of_runs in measured:

@@ -190,7 +190,7 @@ def main(argv: list[str] | None = None) -> None:
     check_options(args)
     runs = [with_step(sources, args.checkpoints) for sources in open_runs(args.runs, args.script)]
     styles = run_styles(args.runs, args.labels)
-    path = output_folder(args.out, args.runs) / "trust_region.json"
+    path = output_folder(args.out, args.runs) / "trust_region.jsonl"
     cells = iter(measure_missing(args, path, [step_work(args, source) for source in sum(runs, [])]))
     draw_trust_regions(by_setting(styles, [[next(cells) for _ in sources] for sources in runs]), path)
 

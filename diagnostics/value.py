@@ -230,7 +230,7 @@ def main(argv: list[str] | None = None) -> None:
     check_options(args)
     runs = [with_step(sources, args.checkpoints) for sources in open_runs(args.runs, args.script, needs_critic=True)]
     styles = run_styles(args.runs, args.labels)
-    path = output_folder(args.out, args.runs) / "value.json"
+    path = output_folder(args.out, args.runs) / "value.jsonl"
     cells = iter(measure_missing(args, path, [value_work(args, source) for source in sum(runs, [])]))
     draw_errors(styles, [[next(cells) for _ in sources] for sources in runs], path)
 

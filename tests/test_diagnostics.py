@@ -71,7 +71,7 @@ def with_values(run, copy, values):
 
 
 def cells(out, name):
-    return json.loads((out / f"{name}.json").read_text())
+    return common.read_cells(out / f"{name}.jsonl")
 
 
 def expected_reward(env, script, state):
@@ -442,7 +442,7 @@ def test_numbers_say_what_measured_them(known, tmp_path, capsys, monkeypatch):
     def measure(*extra):
         common.note.cache_clear()
         load("value").main([*flags, "--heldout-pairs", "300", *extra])
-        [cell] = cells(tmp_path, "value")
+        *_, cell = cells(tmp_path, "value")  # of those with the same settings the last counts
         assert cell["versions"]["torch"] == torch.__version__
         return cell["measured_by"], re.findall(r"another version of (\S+);", capsys.readouterr().err)
 
@@ -460,7 +460,7 @@ def test_numbers_say_what_measured_them(known, tmp_path, capsys, monkeypatch):
 
 def test_kill_and_continue_equals_uninterrupted(known, tmp_path):
     flags = "--checkpoints 0 1 --grid 4 --step-pairs 64 --reward-pairs 400".split()
-    command, path = call("landscape", [known / "ppo"], tmp_path / "killed", *flags), tmp_path / "killed/landscape.json"
+    command, path = call("landscape", [known / "ppo"], tmp_path / "killed", *flags), tmp_path / "killed/landscape.jsonl"
     measured = 0
     for jobs, how, status, message in (
         ("2", signal.SIGTERM, 130, "goes on from what is measured"),
@@ -505,18 +505,36 @@ def test_reinforce_is_measured_or_refused(known, name, tmp_path, capsys):
         assert ended.value.code == 2 and "no value network" in capsys.readouterr().err
 
 
+def test_kept_numbers_continue_after_a_torn_line_and_from_an_older_file(known, tmp_path, capsys):
+    flags = [str(known / "ppo"), "--out", str(tmp_path), "--jobs", "1", "--heldout-pairs", "300", "--checkpoints"]
+    path = tmp_path / "value.jsonl"
+    load("value").main([*flags, "0", "1"])
+    first, second = whole = path.read_text().splitlines(keepends=True)
+    for torn in (second[:50], second[:-1]):
+        path.write_text(first + torn)
+        load("value").main([*flags, "0", "1"])
+        assert path.read_text().splitlines(keepends=True) == whole  # the first is kept, the second measured again
+    path.unlink()
+    (tmp_path / "value.json").write_text(json.dumps([json.loads(first)]))
+    load("value").main([*flags, "0", "1"])
+    assert path.read_text().splitlines(keepends=True) == whole
+    path.write_text("".join([json.dumps(json.loads(first) | dict(gamma=7)) + "\n", *whole]))  # the last counts
+    load("value").main([*flags, "0", "--overwrite"])
+    assert path.read_text().splitlines(keepends=True)[1:] == [*whole, first]
+
+
 @pytest.mark.parametrize("name", CALLS)
 def test_numbers_in_use_or_damaged_are_left_alone(known, name, tmp_path, capsys):
-    path, arguments = tmp_path / f"{name}.json", [str(known / "ppo"), "--out", str(tmp_path), "--jobs", "1"]
+    path, arguments = tmp_path / f"{name}.jsonl", [str(known / "ppo"), "--out", str(tmp_path), "--jobs", "1"]
     with common.locked(path), pytest.raises(SystemExit) as ended:
         load(name).main(arguments)
     assert ended.value.code == 2 and "in use by another process" in capsys.readouterr().err
-    for damaged in ("[", "{}", "[1]"):
+    for damaged in ("[\n", "1\n", "[1]\n"):
         path.write_text(damaged)
         with pytest.raises(SystemExit) as ended:
             load(name).main(arguments)
         assert ended.value.code == 2 and "is damaged" in capsys.readouterr().err
-        assert path.read_text() == damaged and {x.suffix for x in tmp_path.iterdir()} == {".json", ".lock"}
+        assert path.read_text() == damaged and {x.suffix for x in tmp_path.iterdir()} == {".jsonl", ".lock"}
 
 
 @pytest.mark.parametrize("name", CALLS)

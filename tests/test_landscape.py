@@ -38,7 +38,7 @@ def sourced(folder, iteration=0):
 
 
 def cells(out, name):
-    return json.loads((out / f"{name}.json").read_text())
+    return common.read_cells(out / f"{name}.jsonl")
 
 
 def landscape(run, out, *flags):
@@ -155,8 +155,9 @@ def test_points_of_several_steps_share_what_is_not_on_the_step(known, tmp_path):
     assert [cell["mean"] for cell in few[3:]] != [cell["mean"] for cell in many[3:]]
     assert len({cell["episodes"] for cell in found}) == 1
     # A point measured later, alone, is compared with the same episodes.
-    path = tmp_path / "landscape.json"
-    path.write_text(json.dumps([cell for cell in found if (cell["step"], cell["random"]) != (1, 0)]))
+    path = tmp_path / "landscape.jsonl"
+    kept = [cell for cell in found if (cell["step"], cell["random"]) != (1, 0)]
+    path.write_text("".join(json.dumps(cell) + "\n" for cell in kept))
     again = landscape(known / "pendulum", tmp_path, *"--grid 3 --step-pairs 64 200 --reward-pairs 200".split())
     assert sorted(map(str, again)) == sorted(map(str, found))
 
@@ -226,9 +227,9 @@ def test_evaluation_through_training(known, tmp_path, capsys):
         exact.append(sum(Chain.rewards) - distances.sum())
         assert cell["returns"]["all"] == pytest.approx([exact[-1]] * 3, abs=1e-4)
     out = capsys.readouterr().out
-    assert "length 4.0 [4.0, 4.0] over 3 episodes (95 % t intervals)" in out
+    assert "length 4.00 [4.00, 4.00] over 3 episodes (95 % t intervals)" in out
     ends = common.t_interval(np.array([exact[6], exact[13]]))
-    assert f"[{ends[0]:.1f}, {ends[1]:.1f}] over 2 runs (95 % t interval)" in out.splitlines()[-2]
+    assert f"[{ends[0]:.2f}, {ends[1]:.2f}] over 2 runs (95 % t interval)" in out.splitlines()[-2]
     assert out.splitlines()[-2].startswith("ppo, 384 steps: return ")
     assert (tmp_path / "evaluate.md").read_text().splitlines()[2].startswith("| ppo | 384 | ")
 
@@ -244,7 +245,7 @@ def test_table_has_the_steps_nearest_a_million_and_the_last(tmp_path, capsys):
     module.write_table(curves, 10, tmp_path / "x.md")
     rows = (tmp_path / "x.md").read_text().splitlines()[2:]
     assert rows[0] == "| ppo | 999,424 | 999424.0 | 2 runs |" and rows[1] == "| ppo | 7,995,392 | 7995392.0 | 2 runs |"
-    assert rows[2:] == ["| a2c | 5 | 0.0 | 10 episodes of one run |"]
+    assert rows[2:] == ["| a2c | 5 | 0.00 | 10 episodes of one run |"]
 
 
 def test_curves_are_means_over_runs_as_far_as_all_have_come(known, monkeypatch, tmp_path, capsys):
@@ -283,7 +284,7 @@ def test_curves_are_means_over_runs_as_far_as_all_have_come(known, monkeypatch, 
 
 
 def test_a_dot_in_the_name_of_a_run_keeps_its_figures_apart(figures, tmp_path):
-    for name in ("landscape_ppo__policy-lr=0.0003", "landscape_ppo__policy-lr=0.0003_surfaces", "landscape.json"):
+    for name in ("landscape_ppo__policy-lr=0.0003", "landscape_ppo__policy-lr=0.0003_surfaces", "landscape.jsonl"):
         common.save_figure(common.new_figure(1, 1, (2, 2))[0], tmp_path / name)
     names = "landscape", "landscape_ppo__policy-lr=0.0003", "landscape_ppo__policy-lr=0.0003_surfaces"
     assert sorted(figures) == sorted(name + suffix for name in names for suffix in (".pdf", ".png"))

@@ -1,7 +1,6 @@
 """Replay: training's bits, known rewards, a planted fall, and what is said where a replay is not exact."""
 
 import contextlib
-import json
 import shutil
 from unittest.mock import patch
 
@@ -43,7 +42,7 @@ def replay(run, first, last, out, *flags, episodes=3, draws=False):
     span = f"--from {first} --to {last} --episodes {episodes} --jobs 1".split()
     with contextlib.nullcontext() if draws else patch.object(load("replay"), "draw_updates"):
         load("replay").main([str(run), *span, *flags, "--out", str(out)])
-    return json.loads((out / "replay.json").read_text())
+    return common.read_cells(out / "replay.jsonl")
 
 
 def checkpoint(run, iteration):

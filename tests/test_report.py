@@ -1,7 +1,6 @@
 """The report of a run: verdicts of known numbers, and a page that needs nothing else."""
 
 import base64
-import json
 import re
 import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
@@ -254,7 +253,7 @@ def test_page_of_a_run(runs, capsys):
         "256 held-out",
     ):
         assert part in printed
-    before = {path: path.read_bytes() for path in (runs / "run" / "figures").glob("*.json")}
+    before = {path: path.read_bytes() for path in (runs / "run" / "figures").glob("*.jsonl")}
     assert {path.stem for path in before} == set(load("report").SIZES)
     page = (runs / "run" / "figures" / "report.html").read_bytes()
     load("report").main([str(runs / "run"), *sizes])
@@ -291,9 +290,9 @@ def test_bad_input_is_one_line(runs, capsys):
     assert "--out" in refused("run", "run")
     assert "--episodes 0" in refused("run", "--episodes", "0")
     (runs / "run" / "figures").mkdir()
-    (runs / "run" / "figures" / "value.json").write_text(json.dumps(["?"]))
-    assert "value.json is damaged" in refused("run")
-    (runs / "run" / "figures" / "value.json").unlink()
+    (runs / "run" / "figures" / "value.jsonl").write_text("?\n")
+    assert "value.jsonl is damaged" in refused("run")
+    (runs / "run" / "figures" / "value.jsonl").unlink()
     (runs / "run" / "progress.csv").write_text("iteration,global_step\n0,1")
     assert "nothing to report" in refused("run")
     (runs / "run" / "progress.csv").unlink()

@@ -441,7 +441,7 @@ def test_bad_input(write, aggregate, capsys, tmp_path):
         ((ppo, off), ("--histograms", "max_kl")): "not an on/off argument of all these runs",
         ((ppo, off), ("--noise", str(tmp_path / "none"))): "needs --paired",
         ((ppo, off), ("--paired", "--noise", str(tmp_path / "none"))): "no file",
-        ((ppo, off), ("--paired", "--noise", str(ppo / "config.json"))): "not what gradient.py writes",
+        ((ppo, off), ("--paired", "--noise", str(ppo / "config.json"))): "is damaged; move it away",
         ((ppo,), ("--out", str(ppo / "config.json" / "x"))): "--out",
     }
     for (runs, flags), part in cases.items():

@@ -1,7 +1,5 @@
 """Update steps: the distance between policies, and where steps are measured."""
 
-import json
-
 import common
 import numpy as np
 import pytest
@@ -58,7 +56,7 @@ def test_steps_from_the_same_batches_are_one_step(run, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "draw_steps", lambda *_: None)  # a KL of 0 has no logarithm
     monkeypatch.setattr(module, "training_step", lambda source, seed, *size: step(source, seed[:-1], *size))
     module.main([str(run), "--out", str(tmp_path), "--jobs", "1", "--repeats", "3"])
-    for cell in json.loads((tmp_path / "steps.json").read_text()):
+    for cell in common.read_cells(tmp_path / "steps.jsonl"):
         assert cell["cosine"]["mean"] == pytest.approx(1) and cell["kl"]["mean"] == pytest.approx(0, abs=1e-6)
         assert min(cell["norms"]) == max(cell["norms"]) > 0
 

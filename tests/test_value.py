@@ -1,7 +1,5 @@
 """What value.py and trust_region.py measure, on cases worked out by hand."""
 
-import json
-
 import common
 import gymnasium as gym
 import numpy as np
@@ -96,7 +94,7 @@ def test_exact_values_of_a_constant_reward_miss_the_returns_as_released(tmp_path
     checkpoint["args"]["value_lr"] = 1e-12
     torch.save(checkpoint, path)
     load("value").main([str(path.parent.parent), "--checkpoints", "0", "--jobs", "1", "--heldout-pairs", "128"])
-    [cell] = json.loads((path.parent.parent / "figures" / "value.json").read_text())
+    [cell] = common.read_cells(path.parent.parent / "figures" / "value.jsonl")
 
     def missed(d):  # V = 1 / (1 - gamma) against the sum of d rewards of 1
         return GAMMA**d / (1 - GAMMA**d)
