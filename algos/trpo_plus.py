@@ -414,7 +414,8 @@ def fit(
     # The step is a function of tensors alone, with the parameters as one flat vector, so that the whole loop over the
     # minibatches can be compiled. torch.optim.Adam changes tensors in place, which compiled loops cannot; so Adam is
     # written out (Kingma & Ba 2015, Algorithm 1; eps as in baselines). t is float64, because 1 - 0.999^t needs the
-    # digits; 0.9^t is written as exp(t ln 0.9), because powers in the compiled loop would cost 6 ms more.
+    # digits; 0.9^t is written as exp(t ln 0.9), because powers in the compiled loop would cost 6 ms more. The weights
+    # of the averages m and v add up to m_sum and v_sum, which are 1 only in the long run.
     def step(carry: tuple, rows: Tensor) -> tuple[tuple, tuple]:
         parameters, m, v, t = carry
         minibatch = {key: x[rows] for key, x in batch.items()}
@@ -422,7 +423,7 @@ def fit(
         norm = gradient.norm()
         gradient = gradient * (max_norm / (norm + 1e-6)).clamp(max=1)  # (9); an infinite max_norm clips nothing
         m, v, t = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2, t + 1
-        m_sum, v_sum = 1 - torch.exp(t * math.log(0.9)), 1 - torch.exp(t * math.log(0.999))  # of the averages' weights
+        m_sum, v_sum = 1 - torch.exp(t * math.log(0.9)), 1 - torch.exp(t * math.log(0.999))
         parameters = parameters - lr * (m / m_sum) / ((v / v_sum).sqrt() + 1e-5)
         return (parameters, m, v, t), (minibatch_loss, norm)
 
@@ -750,7 +751,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     except Exception:  # a damaged file raises almost anything
         checkpoint = None
     if not isinstance(checkpoint, dict) or "script" not in checkpoint or "format" in checkpoint:
-        stop(f"{path} is damaged, or older than these scripts; without it, the checkpoint before it counts")
+        stop(f"{path} is damaged, or older than these scripts; without it, the run goes on from the checkpoint before")
     return checkpoint
 
 

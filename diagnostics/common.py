@@ -521,9 +521,12 @@ def open_cells(path: Path) -> list[dict[str, Any]]:
     old = path.with_suffix(".json")
     if not path.exists() and old.is_file():
         path.write_text("".join(json.dumps(cell) + "\n" for cell in read_cells(old)))
-    cells = read_cells(path) if path.exists() else []
-    if path.exists() and not path.read_bytes().endswith(b"\n"):
-        path.write_bytes(path.read_bytes().rpartition(b"\n")[0] + b"\n" * bool(cells))
+    if not path.exists():
+        return []
+    cells, written = read_cells(path), path.read_bytes()
+    whole, newline, torn = written.rpartition(b"\n")
+    if torn:
+        path.write_bytes(whole + newline)
     return cells
 
 

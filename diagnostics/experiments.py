@@ -748,6 +748,9 @@ def read_file(path: Path) -> None:
         stop(f"--file {path}: {type(error).__name__}: {error}")
 
 
+OF_ONE_RUN = "run-name runs-dir seed env-id total-timesteps overwrite".split()  # which --set cannot give to every run
+
+
 def main() -> None:
     args, passed_on = read_arguments(sys.argv[1:])
     if args.file:
@@ -761,14 +764,7 @@ def main() -> None:
     if args.name not in [*EXPERIMENTS, "smoke"]:
         nearest = difflib.get_close_matches(args.name, [*EXPERIMENTS, "smoke"], 1)
         stop(f"unknown experiment {args.name}; {f'perhaps {nearest[0]}; ' if nearest else ''}./benchmark.sh lists them")
-    if unfit := parse_flags(args.set).keys() & {
-        "run-name",
-        "runs-dir",
-        "seed",
-        "env-id",
-        "total-timesteps",
-        "overwrite",
-    }:
+    if unfit := parse_flags(args.set).keys() & set(OF_ONE_RUN):
         stop(f"--set: --{min(unfit)} cannot be the same for every run; --help lists the options of an experiment")
     names = list(EXPERIMENTS) if args.name == "smoke" else [args.name]
     experiments = {name: cut_down(name) if args.name == "smoke" else EXPERIMENTS[name] for name in names}

@@ -618,7 +618,7 @@ GIVEN = {
     "README.md": """Python 3.11; ICLR 2020; (2018; TPG); Lehmann, 2024; gains sqrt(2), 0.01 (policy);
         prints 2.5 (Hopper); 1b8af2d (April 2020); 094994f (November 2019);
         its KL of the std is 0.5; one of 49, at 99.9 %; half of what TRPO allows (0.04);
-        0.67 | 5.0 times; 0.46 | 8.3 times; 0.72 | 4.1 times; 5 to 25 seconds""",
+        0.67 | 4.1 times; 0.47 | 6.3 times; 0.69 | 3.2 times; 5 to 25 seconds""",
     "figures/README.md": """Gymnasium 1.4, MuJoCo 4.0; 242, 47, −224; −56, 99, 88; 425, 142, −25; about 0.5 on Walker2d;
         from 0.1 to 0.05;
         3292 [3157, 3426]; 2735 [2602, 2866]; 2867 [2701, 3024]; 2791 [2709, 2873]; 3050 [2976, 3126];
