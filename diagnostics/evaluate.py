@@ -18,39 +18,19 @@ import shutil
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import gymnasium as gym
 import numpy as np
 import torch
 import tyro
-from common import (
-    GROUP,
-    LabelledOptions,
-    Source,
-    check_options,
-    checkpoint_state,
-    choose,
-    draw_line,
-    flat_parameters,
-    fresh_state,
-    identify,
-    load_script,
-    measure_missing,
-    new_figure,
-    open_runs,
-    output_folder,
-    play_seeds,
-    run_program,
-    run_styles,
-    save_figure,
-    stop,
-    t_interval,
-)
+from common import figures, intervals, kept, runs, sampling
+from common.runs import AtLeast, Source
+from common.sampling import Sampler
 from torch import nn
 
 VERSION = 1  # raised where the numbers that it measures change
@@ -59,8 +39,8 @@ VERSION = 1  # raised where the numbers that it measures change
 
 
 @dataclass(frozen=True, kw_only=True)
-class Args(LabelledOptions):
-    checkpoints: tuple[int, ...] | Literal["all"] = ()
+class Args(runs.LabelledOptions):
+    checkpoints: Annotated[tuple[int, ...] | Literal["all"], AtLeast(0)] = ()
     """iterations, or all; default: the newest checkpoint"""
     episodes: int = 100
     """episodes of each checkpoint"""
@@ -72,30 +52,30 @@ class Args(LabelledOptions):
 
 # Episodes ------------------------------------------------------------------------------------------------------------
 
-
 NAMES = ("returns", "lengths")
 
 
 def acting_parameters(source: Source, deterministic: bool) -> np.ndarray:
     """Policy parameters [P]; with a standard deviation of 0 if the policy is to act deterministically."""
-    script, _, state = checkpoint_state(source)
-    if deterministic and not hasattr(state.policy, "log_std"):
-        stop(f"{source.script}: its policy has no log_std, which --deterministic sets to minus infinity")
+    policy = runs.load_script(source.script).load_checkpoint(source.path)["policy"]
+    if deterministic and "log_std" not in policy:
+        runs.stop(f"{source.script}: its policy has no log_std, which --deterministic sets to minus infinity")
     if deterministic:
-        state.policy.log_std.data.fill_(-torch.inf)
-    return flat_parameters(state.policy).numpy()
+        policy["log_std"].fill_(-torch.inf)
+    return torch.cat([x.flatten() for x in policy.values()]).numpy()
 
 
-def measure_episodes(args: Args, source: Source, sample: Callable, _: Any) -> Iterator[dict[str, Any]]:
+def draw(args: Args, source: Source, sample: Sampler, _: Any) -> np.ndarray:
+    """Return and length of each episode [episodes, 2]."""
     parameters = acting_parameters(source, args.deterministic)
-    size = min(GROUP, -(-args.episodes // args.jobs))  # an episode's seed is its own, whoever plays it
-    parts = [(first, min(size, args.episodes - first)) for first in range(0, args.episodes, size)]
-    tasks = [(source, (args.seed, source.iteration), n, 1, first, parameters) for first, n in parts]
-    episodes = np.array([episode for group in sample(play_seeds, tasks) for episode in group])
-    numbers = {}
-    for name, x in zip(NAMES, episodes.T):
-        numbers[name] = dict(mean=x.mean().item(), interval=t_interval(x), median=np.median(x).item(), all=x.tolist())
-    yield numbers
+    return np.array(list(sampling.play(source, (args.seed, source.iteration), 0, args.episodes, 1, sample, parameters)))
+
+
+def measure_episodes(_: Sampler, __: Any, episodes: np.ndarray) -> Iterator[dict[str, Any]]:
+    yield {
+        name: intervals.mean_of(x) | dict(median=np.median(x).item(), all=x.tolist())
+        for name, x in zip(NAMES, episodes.T)
+    }
 
 
 class Camera(gym.Wrapper):
@@ -117,7 +97,7 @@ def film(args: Args, source: Source) -> None:
     """Plays an episode into the video file, at about 30 frames a second."""
     import imageio  # which only a video needs
 
-    script, settings, state = fresh_state(source, (args.seed, source.iteration), 1, 32)
+    script, settings, state = sampling.fresh_state(source, (args.seed, source.iteration), 1, 32)
     parameters = torch.from_numpy(acting_parameters(source, args.deterministic))
     nn.utils.vector_to_parameters(parameters, state.policy.parameters())
     [actor] = state.actors
@@ -131,7 +111,7 @@ def film(args: Args, source: Source) -> None:
     except Exception as error:
         sys.unraisablehook = lambda _: None  # what failed to start fails to end, too
         advice = "without a screen, install libegl1 and libgl1-mesa-dri (their names in Debian) and set MUJOCO_GL=egl"
-        stop(f"cannot render {settings.env_id} ({str(error) or type(error).__name__}); {advice}", 1)
+        runs.stop(f"cannot render {settings.env_id} ({str(error) or type(error).__name__}); {advice}", 1)
     if args.video.suffix == ".gif":
         imageio.mimsave(args.video, camera.frames, duration=1000 * stride / fps, loop=0)
     else:
@@ -158,27 +138,27 @@ def curves(
         curve = found.setdefault(style["label"], dict(style=style, runs={}))
         curve["runs"].setdefault(source.run, {})[cell["global_step"]] = cell[name]
     for curve in found.values():
-        runs = [dict(sorted(run.items())) for run in curve["runs"].values()]
-        first, last = max(map(min, runs)), min(map(max, runs))
-        steps = [step for step in runs[0] if first <= step <= last]
+        of_runs = [dict(sorted(run.items())) for run in curve["runs"].values()]
+        first, last = max(map(min, of_runs)), min(map(max, of_runs))
+        steps = [step for step in of_runs[0] if first <= step <= last]
         # Newest checkpoints alone: one of each run, all but at the same step.
         steps = sorted({first, *steps, max(first, last)}) if first < 1.01 * last or first == last else []
-        means = {
-            step: np.array([np.interp(step, list(x), [y["mean"] for y in x.values()]) for x in runs]) for step in steps
-        }
-        over_runs = {step: dict(mean=x.mean().item(), interval=t_interval(x)) for step, x in means.items()}
-        curve["points"] = over_runs if len(runs) > 1 else runs[0]
+        points = of_runs[0]
+        if len(of_runs) > 1:
+            lines = [(list(run), [x["mean"] for x in run.values()]) for run in of_runs]
+            points = {step: intervals.mean_of([np.interp(step, *line) for line in lines]) for step in steps}
+        curve["points"] = points
     return found
 
 
 def draw_training(styles: list[dict[str, Any]], sources: list[Source], cells: list[dict[str, Any]], path: Path) -> None:
     """Mean return and length against environment steps: a line for each setting, its runs thin (GUIDE Fig. 4)."""
-    figure, axes = new_figure(1, 2, (8.4, 2.8))
+    figure, axes = figures.new_figure(1, 2, (8.4, 2.8))
     for axis, name, text in zip(axes[0], NAMES, ("episode return", "episode length (steps)")):
         for curve in curves(styles, sources, cells, name).values():
             steps, style = sorted(curve["points"]), curve["style"]
             hidden = dict(interval=None) if len(curve["runs"]) == 2 else {}  # it would fill the panel, and says no more
-            draw_line(axis, steps, [curve["points"][step] | hidden for step in steps], style)
+            figures.draw_line(axis, steps, [curve["points"][step] | hidden for step in steps], style)
             for run in curve["runs"].values() if len(curve["runs"]) > 1 else ():
                 thin = style | dict(marker="", linewidth=0.5, alpha=0.6, label=None)
                 axis.plot(sorted(run), [run[step]["mean"] for step in sorted(run)], **thin)
@@ -189,7 +169,7 @@ def draw_training(styles: list[dict[str, Any]], sources: list[Source], cells: li
         (bottom, top), low, high = axis.get_ylim(), min(heights) - room, max(heights) + room
         axis.set_ylim(min(0, max(bottom, low)), min(top, high) if high > low else top)
         axis.ticklabel_format(axis="x", scilimits=(0, 5))
-    save_figure(figure, path)
+    figures.save_figure(figure, path)
 
 
 def draw_episodes(styles: list[dict[str, Any]], cells: list[dict[str, Any]], path: Path) -> None:
@@ -199,30 +179,21 @@ def draw_episodes(styles: list[dict[str, Any]], cells: list[dict[str, Any]], pat
     texts = [textwrap.fill(text, 40, break_on_hyphens=False) for text in texts]
     heights = [0.35 + 0.15 * text.count("\n") for text in texts]
     y = np.cumsum(heights) - np.array(heights) / 2
-    figure, axes = new_figure(1, 2, (8.4, 0.8 + sum(heights)), sharey=True)
+    figure, axes = figures.new_figure(1, 2, (8.4, 0.8 + sum(heights)), sharey=True)
     for axis, name in zip(axes[0], NAMES):
         for middle, style, cell in zip(y, styles, cells):
             numbers, ends = cell[name], cell[name]["interval"]
             spread = np.linspace(middle - 0.1, middle + 0.1, len(numbers["all"]))
             axis.plot(numbers["all"], spread, ".", color=style["color"], alpha=0.4, markersize=3)
             bar = ends and [[numbers["mean"] - ends[0]], [ends[1] - numbers["mean"]]]
-            axis.errorbar(
-                numbers["mean"], middle, xerr=bar, **style | dict(color="black", zorder=3, capsize=4, label=None)
-            )
+            black = style | dict(color="black", zorder=3, capsize=4, label=None)
+            axis.errorbar(numbers["mean"], middle, xerr=bar, **black)
         axis.set_xlim(left=min(0, axis.get_xlim()[0]))
     axes[0, 0].set_ylim(sum(heights), 0)
     axes[0, 0].set_yticks(y, texts, fontsize=7)
     axes[0, 0].set_xlabel("episode return")
     axes[0, 1].set_xlabel("episode length (steps)")
-    save_figure(figure, path)
-
-
-def numbers_text(numbers: dict[str, Any]) -> str:
-    def show(x: float) -> str:
-        return f"{x:.1f}" if abs(x) >= 10 else f"{x:.2f}"
-
-    ends = numbers["interval"]
-    return show(numbers["mean"]) + (f" [{', '.join(map(show, ends))}]" if ends else "")
+    figures.save_figure(figure, path)
 
 
 # Table ---------------------------------------------------------------------------------------------------------------
@@ -234,12 +205,12 @@ def write_table(found: dict[str, dict[str, Any]], episodes: int, path: Path) -> 
     """Return of each setting near 1M steps and at the end, also printed (GUIDE Table 3)."""
     rows = ["| setting | environment steps | return [95 % t] | over |", "| --- | --- | --- | --- |"]
     for label, curve in found.items():
-        runs, steps = len(curve["runs"]), list(curve["points"])
+        count, steps = len(curve["runs"]), list(curve["points"])
         if not steps:
-            print(f"{label}: its {runs} runs have no environment steps in common, so the table leaves it out")
-        over = f"{runs} runs" if runs > 1 else f"{episodes} episodes of one run"
+            print(f"{label}: its {count} runs have no environment steps in common, so the table leaves it out")
+        over = f"{count} runs" if count > 1 else f"{episodes} episodes of one run"
         for step in dict.fromkeys([min(steps, key=lambda x: abs(x - EARLY)), max(steps)]) if steps else ():
-            returns = numbers_text(curve["points"][step])
+            returns = intervals.text(curve["points"][step])
             rows.append(f"| {label} | {step:,} | {returns} | {over} |")
             print(f"{label}, {step:,} steps: return {returns} over {over} (95 % t interval)")
     path.write_text("\n".join(rows) + "\n")
@@ -250,35 +221,34 @@ def write_table(found: dict[str, dict[str, Any]], episodes: int, path: Path) -> 
 
 def main(argv: list[str] | None = None) -> None:
     args = tyro.cli(Args, args=argv, description=__doc__)
-    check_options(args)
+    runs.check_options(args)
     if args.video and args.video.suffix not in (".gif", ".mp4"):
-        stop(f"--video {args.video}: must end in .gif or .mp4")
+        runs.stop(f"--video {args.video}: must end in .gif or .mp4")
     if args.video and args.video.suffix == ".mp4" and not shutil.which("ffmpeg"):
-        stop(f"--video {args.video}: needs ffmpeg, which is not installed; .gif does not")
+        runs.stop(f"--video {args.video}: needs ffmpeg, which is not installed; .gif does not")
     if args.video:
         try:
             args.video.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            stop(f"--video {args.video}: {error.strerror}")
+            runs.stop(f"--video {args.video}: {error.strerror}")
         if args.video.is_dir():
-            stop(f"--video {args.video}: is a folder")
-    opened = open_runs(args.runs, args.script)
+            runs.stop(f"--video {args.video}: is a folder")
+    opened, looks = runs.open_runs(args.runs, args.script), figures.run_styles(args.runs, args.labels)
     if args.checkpoints in ("all", ()):
-        runs = [run if args.checkpoints else run[-1:] for run in opened]
+        chosen = [sources if args.checkpoints else sources[-1:] for sources in opened]
     else:
-        runs = [choose(run, args.checkpoints) for run in opened]
-    sources, looks = sum(runs, []), run_styles(args.runs, args.labels)
-    styles = [style for style, run in zip(looks, runs) for _ in run]
-    limit = checkpoint_state(sources[0])[2].actors[0].env.spec.max_episode_steps
-    path = output_folder(args.out, args.runs) / "evaluate.jsonl"
+        chosen = [runs.choose(sources, args.checkpoints) for sources in opened]
+    sources = sum(chosen, [])
+    styles = [style for style, of_run in zip(looks, chosen) for _ in of_run]
+    path = runs.output_folder(args.out, args.runs) / "evaluate.jsonl"
     work = [episode_work(args, source) for source in sources]
-    cells = measure_missing(args, path, work, f"episodes of up to {limit:,} steps" if limit else "episodes")
+    cells = kept.measure_missing(args, path, work, sampling.episodes_unit(sources[0]))
     for cell in cells:
-        texts = [numbers_text(cell[name]) for name in NAMES]
+        texts = [intervals.text(cell[name]) for name in NAMES]
         over = f"over {args.episodes} episodes" + " (95 % t intervals)" * (args.episodes > 1)
         print("{}, iteration {}: return {}, length {} {}".format(cell["run"], cell["iteration"], *texts, over))
     write_table(curves(styles, sources, cells, "returns"), args.episodes, path.with_suffix(".md"))
-    if max(map(len, runs)) > FEW:
+    if max(map(len, chosen)) > FEW:
         draw_training(styles, sources, cells, path)
     else:
         draw_episodes(styles, cells, path)
@@ -286,12 +256,13 @@ def main(argv: list[str] | None = None) -> None:
         film(args, sources[-1])
 
 
-def episode_work(args: Args, source: Source) -> tuple:
+def episode_work(args: Args, source: Source) -> kept.Work:
     """Episodes of a checkpoint, as measure_missing takes them."""
-    step = load_script(source.script).load_checkpoint(source.path)["global_step"]
+    step = runs.load_script(source.script).load_checkpoint(source.path)["global_step"]
     cell = dict(global_step=step, episodes=args.episodes, deterministic=args.deterministic)
-    return partial(measure_episodes, args), source, [identify(source, args.seed) | cell], args.episodes
+    cells = [kept.identify(source, args.seed) | cell]
+    return kept.Work(source, cells, args.episodes, partial(draw, args, source), measure_episodes)
 
 
 if __name__ == "__main__":
-    run_program(main)
+    runs.run_program(main)

@@ -21,46 +21,20 @@ of the T pairs of all the other repeats. It is noisy too: its cosine with the re
 ceiling; a cosine with it, divided by the ceiling, is what it would be with the real one.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
 import tyro
-from common import (
-    GROUP,
-    LabelledOptions,
-    Setting,
-    Source,
-    by_setting,
-    check_options,
-    checkpoint_state,
-    choose,
-    collect,
-    cosines,
-    draw_setting,
-    flat_parameters,
-    fresh_state,
-    generator,
-    identify,
-    measure_missing,
-    new_figure,
-    open_runs,
-    output_folder,
-    pairwise,
-    run_program,
-    run_styles,
-    save_figure,
-    segment_rows,
-    stop,
-    title,
-    with_parameters,
-)
+from common import figures, intervals, kept, runs, sampling
+from common.runs import AtLeast, Source
+from common.sampling import GROUP, Sampler, Task
 from matplotlib.axes import Axes
 from scipy import stats
 from torch import Tensor, nn
@@ -71,18 +45,18 @@ VERSION = 2  # raised where the numbers that it measures change: 2, intervals of
 
 
 @dataclass(frozen=True, kw_only=True)
-class Args(LabelledOptions):
-    checkpoints: tuple[int, ...] = ()
+class Args(runs.LabelledOptions):
+    checkpoints: Annotated[tuple[int, ...], AtLeast(0)] = ()
     """iterations; default: 0 150 300 450 or, where a run has fewer, its first, its thirds, its last with a step"""
-    pairs: tuple[int, ...] = (10_000, 100_000)
+    pairs: Annotated[tuple[int, ...], AtLeast(2)] = (10_000, 100_000)
     """state-action pairs of an estimate, besides those of the run's training batch"""
-    repeats: int = 10
+    repeats: Annotated[int, AtLeast(2, "or there is nothing to compare")] = 10
     """independent estimates from each number of pairs"""
     true_pairs: int = 900_000
     """pairs of the "true" gradient, at least; what the other repeats do not give is sampled besides"""
     baselines: bool = False
     """compare the value network with a "true" value function and with none"""
-    value_pairs: int = 500_000
+    value_pairs: Annotated[int, AtLeast(10, "since a tenth is held out")] = 500_000
     """pairs whose returns the "true" value function is fitted to"""
 
 
@@ -122,12 +96,12 @@ def segment_sums(
 ) -> list[tuple[Sums, dict[int, Sums]]]:
     """Of each segment its sums, and those of its windows; windows [segments] gives their lengths by the number of pairs
     of the estimates that they belong to."""
-    script, args, state = fresh_state(source, seed, num_envs, num_steps)
+    script, args, state = sampling.fresh_state(source, seed, num_envs, num_steps)
     experience = script.rollout(args, state)
     batch = script.estimate_advantages(args, state, experience)
     advantages = torch.stack([batch["advantages"], *other_advantages(script, args, state, experience, true_value)])
-    parameters = flat_parameters(state.policy).requires_grad_()
-    policy, place = with_parameters(state.policy, parameters), generator(source, *seed, 0)
+    parameters = sampling.flat_parameters(state.policy).requires_grad_()
+    policy, place = sampling.with_parameters(state.policy, parameters), sampling.generator(source, *seed, 0)
 
     def sums(start: int, length: int) -> Sums:
         rows = slice(start, start + length)
@@ -142,7 +116,7 @@ def segment_sums(
 
     return [
         (sums(segment.start, num_steps), {K: window(segment, length) for K, length in of_segment.items()})
-        for segment, of_segment in zip(segment_rows(experience, num_steps), windows)
+        for segment, of_segment in zip(sampling.segment_rows(experience, num_steps), windows)
     ]
 
 
@@ -153,7 +127,8 @@ def other_advantages(
     if true_value is None:
         return []
     parameters, scale, shift = true_value
-    network, monte_carlo = with_parameters(state.value, torch.from_numpy(parameters)), replace(args, gae_lambda=1.0)
+    network = sampling.with_parameters(state.value, torch.from_numpy(parameters))
+    monte_carlo = replace(args, gae_lambda=1.0)
     true_state = replace(state, value=lambda obs: network(obs) * scale + shift)
     gae, unbiased = (script.estimate_advantages(x, true_state, experience)["advantages"] for x in (args, monte_carlo))
     return [gae, returns(script, args, state, experience), unbiased]
@@ -165,22 +140,30 @@ def returns(script: ModuleType, args: Any, state: Any, experience: dict[str, Any
     return script.estimate_advantages(replace(args, gae_lambda=1.0), state, experience)["value_targets"]
 
 
-def fit_value(args: Args, source: Source, sample: Callable) -> tuple[tuple[np.ndarray, float, float], dict[str, float]]:
+def obs_and_returns(source: Source, seed: tuple[int, ...], num_envs: int, num_steps: int) -> dict[str, np.ndarray]:
+    """Observations and returns of fresh segments: of millions of pairs only what the fit needs leaves the worker."""
+    script, args, state = sampling.fresh_state(source, seed, num_envs, num_steps)
+    experience = script.rollout(args, state)
+    return dict(obs=experience["obs"], returns=returns(script, args, state, experience).numpy())
+
+
+def fit_value(
+    args: Args, source: Source, data: dict[str, np.ndarray]
+) -> tuple[tuple[np.ndarray, float, float], dict[str, float]]:
     """The "true" value function: a network of the run's architecture, fitted anew to the standardized returns of many
     pairs, as its parameters [P], scale and shift; and the explained variance of returns by it and by the run's own
     network, on a tenth of the pairs that was held out."""
-    experience = collect(source, (args.seed, source.iteration, 3), args.value_pairs, sample)
-    script, settings, state = checkpoint_state(source)
-    obs, targets = torch.from_numpy(experience["obs"]), returns(script, settings, state, experience)
+    script, settings, state = sampling.checkpoint_state(source)
+    obs, targets = torch.from_numpy(data["obs"]), torch.from_numpy(data["returns"])
     # Enough for the fit: its explained variance exceeds the run's own network's at every checkpoint that we looked at.
     train, size, epochs = len(obs) - len(obs) // 10, 512, 20
     scale, shift = targets[:train].std().item(), targets[:train].mean().item()
-    _, network = script.make_networks(settings, obs.shape[1], experience["actions"].shape[1])
+    _, network = script.make_networks(settings, obs.shape[1], *state.actors[0].env.action_space.shape)
     optimizer = torch.optim.Adam(network.parameters(), lr=3e-3)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, epochs * -(-train // size))
-    generator = torch.Generator().manual_seed(args.seed)
+    shuffles = torch.Generator().manual_seed(args.seed)
     for _ in range(epochs):
-        for rows in torch.randperm(train, generator=generator).split(size):
+        for rows in torch.randperm(train, generator=shuffles).split(size):
             optimizer.zero_grad()
             nn.functional.mse_loss(network(obs[rows]), (targets[rows] - shift) / scale).backward()
             optimizer.step()
@@ -188,7 +171,7 @@ def fit_value(args: Args, source: Source, sample: Callable) -> tuple[tuple[np.nd
     with torch.no_grad():
         values = dict(value_network=state.value(obs[train:]), true_value_function=network(obs[train:]) * scale + shift)
     left = {name: (x - targets[train:]).var() / targets[train:].var() for name, x in values.items()}
-    return (flat_parameters(network).numpy(), scale, shift), {name: 1 - x.item() for name, x in left.items()}
+    return (sampling.flat_parameters(network).numpy(), scale, shift), {name: 1 - x.item() for name, x in left.items()}
 
 
 def segments_needed(args: Args, pairs: list[int], num_steps: int) -> int:
@@ -197,17 +180,21 @@ def segments_needed(args: Args, pairs: list[int], num_steps: int) -> int:
 
 
 def sample_sums(
-    args: Args, source: Source, sample: Callable, pairs: list[int], true_value: tuple | None
+    args: Args, source: Source, sample: Sampler, pairs: list[int], true_value: tuple | None
 ) -> list[tuple[dict[int, Sums], Sums]]:
     """Of each repeat the sums of its estimate from each number of pairs, and of all its segments."""
-    num_steps = checkpoint_state(source)[1].num_steps
+    num_steps = runs.read_config(source.run)["args"]["num_steps"]
     size = segments_needed(args, pairs, num_steps)
     windows = [{K: K % num_steps for K in pairs if K % num_steps and K // num_steps == i} for i in range(size)]
-    parts = [windows[i : i + GROUP] for i in range(0, size, GROUP)] * args.repeats
-    seeds = [(args.seed, source.iteration, 0, i) for i in range(len(parts))]
-    tasks = [(source, seed, len(part), num_steps, part, true_value) for seed, part in zip(seeds, parts)]
-    segments = (segment for group in sample(segment_sums, tasks) for segment in group)
-    return [make_estimates(islice(segments, size), pairs) for _ in range(args.repeats)]
+    parts, repeats = [windows[i : i + GROUP] for i in range(0, size, GROUP)], []
+    for repeat in range(args.repeats):
+        tasks = []
+        for i, part in enumerate(parts):
+            seed = args.seed, source.iteration, 0, repeat * len(parts) + i
+            call = partial(segment_sums, source, seed, len(part), num_steps, part, true_value)
+            tasks.append(Task(len(part) * num_steps, call))
+        repeats.append(chain.from_iterable(sample(tasks)))  # workers begin it at once
+    return [make_estimates(segments, pairs) for segments in repeats]
 
 
 def make_estimates(segments: Iterator[tuple[Sums, dict[int, Sums]]], pairs: list[int]) -> tuple[dict[int, Sums], Sums]:
@@ -220,11 +207,23 @@ def make_estimates(segments: Iterator[tuple[Sums, dict[int, Sums]]], pairs: list
     return estimates, total
 
 
-def measure_gradients(args: Args, source: Source, sample: Callable, missing: list[dict]) -> Iterator[dict[str, Any]]:
+def draw(args: Args, source: Source, sample: Sampler, missing: list[dict[str, Any]]) -> Any:
+    """The sums of all repeats or, where they need the "true" value function first, what it is fitted to."""
+    if args.baselines:
+        return sampling.collect(source, (args.seed, source.iteration, 3), args.value_pairs, sample, obs_and_returns)
+    return sample_sums(args, source, sample, missing[0]["pairs"], None)
+
+
+def measure_gradients(
+    args: Args, source: Source, sample: Sampler, missing: list[dict[str, Any]], drawn: Any
+) -> Iterator[dict[str, Any]]:
     """Cosines of the gradient estimates of a checkpoint, and their noise scale."""
-    pairs = missing[0]["pairs"]
-    true_value, explained = fit_value(args, source, sample) if args.baselines else (None, {})
-    estimates, totals = zip(*sample_sums(args, source, sample, pairs, true_value))
+    pairs, explained = missing[0]["pairs"], {}
+    if args.baselines:
+        true_value, explained = fit_value(args, source, drawn)
+        del drawn  # gigabytes, at the papers' sizes
+        drawn = sample_sums(args, source, sample, pairs, true_value)
+    estimates, totals = zip(*drawn)
     everything = sum(totals[1:], totals[0])
     of_size = [np.array([gradient(sums[K]) for sums in estimates]) for K in pairs]
     true = np.array([gradient(everything - own) for own in totals])
@@ -243,7 +242,7 @@ def compare(estimates: list[np.ndarray], longest: np.ndarray, true: np.ndarray, 
         scale = numbers["noise_scale"][baseline] = noise_scale(longest[:, b], pairs)
         T = pairs * (len(true) - 1)
         scale["ceiling"] = scale["pairs"] and (T / (T + scale["pairs"])) ** 0.5
-        numbers["variance"][baseline] = [pairwise(cosines(x[:, b], x[:, b])) for x in estimates]
+        numbers["variance"][baseline] = [intervals.pairwise(intervals.cosines(x[:, b], x[:, b])) for x in estimates]
         found = [with_true(x[:, b], true[:, b], longest[:, b], scale["ceiling"]) for x in estimates]
         numbers["convergence"][baseline] = found
         if UNBIASED in used:
@@ -256,7 +255,7 @@ def compare(estimates: list[np.ndarray], longest: np.ndarray, true: np.ndarray, 
 def with_true(estimates: np.ndarray, true: np.ndarray, longest: np.ndarray, ceiling: float | None) -> dict[str, Any]:
     """Cosine of each estimate [n, P] with the "true" gradient [n, P] that it is held against; their mean, its interval,
     and what it would be with the real gradient. longest [n, P]: what the "true" ones are made of."""
-    found = np.diagonal(cosines(estimates, true))
+    found = np.diagonal(intervals.cosines(estimates, true))
     mean, half = found.mean().item(), jackknife(estimates, longest)
     ends = None if half is None else [mean - half, mean + half]
     return dict(mean=mean, corrected=ceiling and mean / ceiling, interval=ends, all=found.tolist())
@@ -323,24 +322,26 @@ def over_runs(cells: list[dict[str, Any]]) -> tuple[float, float, float, float]:
     return np.mean([cell["iteration"] for cell in cells]), np.inf if high == np.inf else B, low, high
 
 
-def draw_noise_scale(settings: list[Setting], path: Path) -> None:
+def draw_noise_scale(settings: list[figures.Setting], path: Path) -> None:
     """B over training: a line for each setting with its intervals, its runs thin. A triangle at the upper edge: it may
     be of any size, above the lower end of its interval."""
-    figure, [[axis]] = new_figure(1, 1, (6, 3.2))
+    figure, [[axis]] = figures.new_figure(1, 1, (6, 3.2))
     shown, edge = [], axis.get_xaxis_transform()
-    for k, (style, runs) in enumerate(settings):
-        for cells in runs if len(runs) > 1 else ():
+    for k, (style, of_runs) in enumerate(settings):
+        for cells in of_runs if len(of_runs) > 1 else ():
             x, B, *_ = np.transpose([over_runs([cell]) for cell in cells])
             thin = style | dict(marker="", linewidth=0.5, alpha=0.6, label=None)
             axis.plot(x, np.where(B < np.inf, B, np.nan), **thin)
-        x, B, low, high = np.transpose([over_runs(cells) for cells in zip(*runs)])
+        x, B, low, high = np.transpose([over_runs(cells) for cells in zip(*of_runs)])
         x = x + 0.012 * max(x) * (k - (len(settings) - 1) / 2)  # intervals beside one another
         axis.plot(x, np.where(B < np.inf, B, np.nan), **style)
         axis.vlines(x, low, high.clip(max=1e30), color=style["color"], linewidth=1)
         none = style | dict(marker="^", markersize=7, linestyle="none", label=None)
         axis.plot(x[B == np.inf], np.full(sum(B == np.inf), 0.97), transform=edge, clip_on=False, **none)
         shown += [*B, *low]
-    for batch_size in dict.fromkeys(cell["batch_size"] for _, runs in settings for cells in runs for cell in cells):
+    for batch_size in dict.fromkeys(
+        cell["batch_size"] for _, of_runs in settings for cells in of_runs for cell in cells
+    ):
         label = f"pairs of a training batch: {batch_size:,}"
         axis.axhline(batch_size, color="black", linestyle=":", linewidth=0.8, label=label)
         shown.append(batch_size)
@@ -349,12 +350,12 @@ def draw_noise_scale(settings: list[Setting], path: Path) -> None:
     shown = [y for y in shown if y < np.inf]
     axis.set(yscale="log", ylim=(min(shown) / 2, max(shown) * 4))
     axis.set(xlabel="iteration", ylabel="noise scale (state-action pairs)")
-    save_figure(figure, path)
+    figures.save_figure(figure, path)
 
 
 def draw_cosines(axis: Axes, cells: list[dict[str, Any]], name: str, baseline: str, style: dict[str, Any]) -> None:
     """Cosines of a setting at a checkpoint, and the mean ceiling of the "true" gradients, where each run has one."""
-    draw_setting(axis, [(cell["pairs"], cell[name][baseline]) for cell in cells], style)
+    figures.draw_setting(axis, [(cell["pairs"], cell[name][baseline]) for cell in cells], style)
     of = UNBIASED if name == "direction" else baseline
     ceilings = [cell["noise_scale"][of]["ceiling"] for cell in cells]
     if name != "variance" and all(ceilings):
@@ -365,13 +366,13 @@ def draw_cosines(axis: Axes, cells: list[dict[str, Any]], name: str, baseline: s
 
 def draw_rows(rows: list[tuple[str, str, list[tuple[list, str, dict]]]], path: Path) -> None:
     """Columns: checkpoints. Each row: its label, what it shows of the cells, and its lines: runs, baseline, style."""
-    titles = [title(cells) for cells in zip(*[cells for runs, *_ in rows[0][2] for cells in runs])]
+    titles = [figures.title(cells) for cells in zip(*[cells for of_runs, *_ in rows[0][2] for cells in of_runs])]
     size = 1.9 * len(titles) + 0.6, 1.9 * len(rows) + 0.3
-    figure, axes = new_figure(len(rows), len(titles), size, sharex=True, sharey=True)
+    figure, axes = figures.new_figure(len(rows), len(titles), size, sharex=True, sharey=True)
     for (label, name, lines), panels in zip(rows, axes):
         panels[0].set_ylabel(label)
-        for runs, baseline, style in lines:
-            for axis, cells in zip(panels, zip(*runs)):
+        for of_runs, baseline, style in lines:
+            for axis, cells in zip(panels, zip(*of_runs)):
                 draw_cosines(axis, cells, name, baseline, style)
     for text, top, bottom in zip(titles, axes[0], axes[-1]):
         top.set_title(text, fontsize=10)
@@ -380,31 +381,31 @@ def draw_rows(rows: list[tuple[str, str, list[tuple[list, str, dict]]]], path: P
     line = dict(color="0.4", linestyle="--", linewidth=0.8)
     axes[0, 0].plot([], [], label='ceiling set by the noise of the "true" gradient', **line)
     axes[0, 0].plot([], [], label="pairs of a training batch", color="black", linestyle=":", linewidth=0.8)
-    save_figure(figure, path)
+    figures.save_figure(figure, path)
 
 
-def draw_gradients(settings: list[Setting], path: Path) -> None:
+def draw_gradients(settings: list[figures.Setting], path: Path) -> None:
     """Rows: variance and convergence; a line for each setting (CL Fig. 9, 10)."""
-    lines = [(runs, NETWORK, style) for style, runs in settings]
+    lines = [(of_runs, NETWORK, style) for style, of_runs in settings]
     draw_rows([(label, name, lines) for name, label in COSINES.items()], path)
 
 
-def draw_baselines(settings: list[Setting], path: Path) -> None:
+def draw_baselines(settings: list[figures.Setting], path: Path) -> None:
     """Rows: variance and direction of each setting; a line for each baseline (CL Fig. 4)."""
     looks = dict(zip(BASELINES[:-1], ["-", (0, (1, 1)), "-."]))
     rows = []
-    for style, runs in settings:
-        lines = [(runs, x, style | dict(linestyle=look, label=x)) for x, look in looks.items()]
+    for style, of_runs in settings:
+        lines = [(of_runs, x, style | dict(linestyle=look, label=x)) for x, look in looks.items()]
         rows.append((f"{style['label']}\n{COSINES['variance']}", "variance", lines))
         rows.append((f"{style['label']}\ncosine with the\nunbiased gradient", "direction", lines))
     draw_rows(rows, path)
 
 
-def say(settings: list[Setting]) -> None:
+def say(settings: list[figures.Setting]) -> None:
     """A line for each setting and checkpoint; of several runs the means."""
-    for style, runs in settings:
-        for cells in zip(*runs):
-            print(f"{style['label']}, {title(cells)}: {describe(cells)}")
+    for style, of_runs in settings:
+        for cells in zip(*of_runs):
+            print(f"{style['label']}, {figures.title(cells)}: {describe(cells)}")
             for explained in (cell["explained_variance"] for cell in cells if cell["explained_variance"]):
                 text = ", ".join(f"{x:.3f} by the {name.replace('_', ' ')}" for name, x in explained.items())
                 print(f"    explained variance of held-out returns: {text}")
@@ -417,10 +418,8 @@ def describe(cells: list[dict[str, Any]]) -> str:
     found = [[cell[name][NETWORK][i]["mean"] for cell, i in zip(cells, at)] for name in COSINES]
     measured = 'measured {:.2f}, and with the "true" gradient {:.2f}'.format(*map(np.mean, found))
     if B == np.inf:
-        low, text = (
-            ends[0],
-            f"the noise scale is more than {two_digits(ends[0])} pairs; how much more, so few do not tell",
-        )
+        low = ends[0]
+        text = f"the noise scale is more than {two_digits(low)} pairs; how much more, so few do not tell"
         return f"{text}: two estimates from {K:,} have a cosine of less than {K / (K + low):.2g} ({measured})"
     share = f"1/{B / K:.0f} of" if B > 2 * K else f"{K / B:.1f} times"
     interval = "" if np.isnan(ends).any() else " [{}, {}]".format(*map(two_digits, ends))
@@ -438,18 +437,15 @@ def two_digits(x: float) -> str:
 
 def main(argv: list[str] | None = None) -> None:
     args = tyro.cli(Args, args=argv, description=__doc__)
-    check_options(args)
-    if min(*args.pairs, args.repeats) < 2:
-        stop("--pairs, --repeats: two or more, or there is nothing to compare")
-    if args.value_pairs < 10:
-        stop(f"--value-pairs {args.value_pairs}: ten or more, since a tenth is held out")
-    runs, styles = open_runs(args.runs, args.script, args.baselines), run_styles(args.runs, args.labels)
-    work = [[gradient_work(args, source) for source in choose(run, args.checkpoints)] for run in runs]
-    if len({len(of_run) for of_run in work}) > 1:
-        stop("the runs have different numbers of checkpoints; name those to measure with --checkpoints")
-    path = output_folder(args.out, args.runs) / "gradient.jsonl"
-    cells = iter(measure_missing(args, path, sum(work, [])))
-    settings = by_setting(styles, [[next(cells) for _ in of_run] for of_run in work])
+    runs.check_options(args)
+    opened = runs.open_runs(args.runs, args.script, args.baselines)
+    styles = figures.run_styles(args.runs, args.labels)
+    chosen = [runs.choose(sources, args.checkpoints) for sources in opened]
+    if len(set(map(len, chosen))) > 1:
+        runs.stop("the runs have different numbers of checkpoints; name those to measure with --checkpoints")
+    path = runs.output_folder(args.out, args.runs) / "gradient.jsonl"
+    cells = iter(kept.measure_missing(args, path, [gradient_work(args, source) for source in sum(chosen, [])]))
+    settings = figures.by_setting(styles, [[next(cells) for _ in sources] for sources in chosen])
     say(settings)
     draw_noise_scale(settings, path.with_name("gradient_noise_scale"))
     draw_gradients(settings, path)
@@ -457,17 +453,17 @@ def main(argv: list[str] | None = None) -> None:
         draw_baselines(settings, path.with_name("gradient_baselines"))
 
 
-def gradient_work(args: Args, source: Source) -> tuple:
+def gradient_work(args: Args, source: Source) -> kept.Work:
     """The gradient estimates of a checkpoint, as measure_missing takes them."""
-    settings = checkpoint_state(source)[1]
-    batch_size = settings.num_envs * settings.num_steps
+    config = runs.read_config(source.run)
+    batch_size, num_steps = runs.batch_size(config), config["args"]["num_steps"]
     pairs = sorted({batch_size, *args.pairs})
     cell = dict(pairs=pairs, batch_size=batch_size, repeats=args.repeats, true_pairs=args.true_pairs)
     cell |= dict(value_pairs=args.value_pairs) if args.baselines else {}
-    cost = args.repeats * segments_needed(args, pairs, settings.num_steps) * settings.num_steps
-    cost += args.baselines * args.value_pairs
-    return partial(measure_gradients, args), source, [identify(source, args.seed) | cell], cost
+    cost = args.repeats * segments_needed(args, pairs, num_steps) * num_steps + args.baselines * args.value_pairs
+    cells = [kept.identify(source, args.seed) | cell]
+    return kept.Work(source, cells, cost, partial(draw, args, source), partial(measure_gradients, args, source))
 
 
 if __name__ == "__main__":
-    run_program(main)
+    runs.run_program(main)

@@ -31,10 +31,10 @@ the checkpoint.
   over the observation's entries), and by which share a standard deviation changed (of rewards: their scale).
 """
 
+import shutil
 import sys
 from collections.abc import Callable, Iterator
-from csv import DictReader
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -45,35 +45,11 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 import tyro
-from common import (
-    FILLS,
-    GROUP,
-    LINES,
-    Options,
-    Source,
-    check_options,
-    checkpoint_state,
-    copied,
-    flat_parameters,
-    identify,
-    look,
-    measure_missing,
-    new_figure,
-    open_runs,
-    output_folder,
-    play_seeds,
-    run_program,
-    save_figure,
-    segment_rows,
-    stop,
-    t_interval,
-    training_state,
-)
-from matplotlib.axes import Axes
-from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
-from scipy import stats
+from common import figures, intervals, kept, runs, sampling
+from common.runs import AtLeast, Source
+from common.sampling import Sampler
+from matplotlib.ticker import MaxNLocator
 from torch import Tensor, nn
-from torch.distributions import kl_divergence
 from tqdm import tqdm
 
 VERSION = 1  # raised where the numbers that it measures change
@@ -82,12 +58,12 @@ VERSION = 1  # raised where the numbers that it measures change
 
 
 @dataclass(frozen=True, kw_only=True)
-class Args(Options):
-    first: Annotated[int, tyro.conf.arg(name="from")]
+class Args(runs.Options):
+    first: Annotated[int, AtLeast(0), tyro.conf.arg(name="from")]
     """iteration that begins with the first update"""
-    last: Annotated[int, tyro.conf.arg(name="to")]
+    last: Annotated[int, AtLeast(1), tyro.conf.arg(name="to")]
     """iteration that begins after the last update"""
-    episodes: int = 100
+    episodes: Annotated[int, AtLeast(2, "or there is no interval")] = 100
     """episodes before and after each update; with 100, 25 updates on Hopper-v5 take two cores less than 10 minutes"""
 
 
@@ -97,21 +73,22 @@ class Args(Options):
 def replay(args: Args, sources: list[Source], folder: Path) -> dict[int, tuple[dict[str, Any], np.ndarray, np.ndarray]]:
     """Continues the first checkpoint as training did, through --to and to the last of the checkpoints. Of each
     iteration: numbers, policy parameters [P] before and after. Into the folder go the states after the wanted ones."""
-    script, settings, state = training_state(sources[0])
+    script, settings, state = sampling.training_state(sources[0])
     base, later = script.load_checkpoint(sources[0].path), {source.iteration: source for source in sources[1:]}
-    rows, taken, arrived = progress_rows(sources[0].run), {}, sources[0].iteration
+    rows = {int(row["iteration"]): row for row in runs.read_progress(sources[0].run)}
+    taken, arrived = {}, sources[0].iteration
     seconds = 0.1 if sys.stderr.isatty() else 30  # in a file, a line now and then
     for i in tqdm(range(arrived, max(args.last, *later, 0)), "replay", leave=False, mininterval=seconds):
-        before = flat_parameters(state.policy).numpy()
+        before = sampling.flat_parameters(state.policy).numpy()
         script.begin_episodes(settings, state)
         numbers = take_iteration(script, settings, state)
         numbers["unlike_progress"] = unlike_progress(numbers, rows.get(i))
         numbers |= dict(next_checkpoint=None, unlike_checkpoint=None)
-        taken[i] = numbers, before, flat_parameters(state.policy).numpy()
+        taken[i] = numbers, before, sampling.flat_parameters(state.policy).numpy()
         if args.first <= i < args.last:
             save_state(base, state, Source(script, folder, i + 1).path)
         if i + 1 in later:
-            _, _, there = training_state(later[i + 1])
+            _, _, there = sampling.training_state(later[i + 1])
             parts = [name for name in vars(state) if name != "actors"]
             unlike = [name for name in parts if not same(getattr(state, name), getattr(there, name))]
             for j in range(arrived, i + 1):
@@ -143,16 +120,6 @@ def same(a: Any, b: Any) -> bool:
     return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a) if isinstance(a, dict) else a == b
 
 
-def progress_rows(run: Path) -> dict[int, dict[str, str]]:
-    """What training logged, by iteration."""
-    path = run / "progress.csv"
-    try:
-        rows = list(DictReader(path.read_text().splitlines())) if path.is_file() else []
-        return {int(row["iteration"]): row for row in rows if None not in row.values()}  # None: half written
-    except (ValueError, KeyError):
-        stop(f"{path} is damaged")
-
-
 def unlike_progress(numbers: dict[str, Any], row: dict[str, str] | None) -> list[str] | None:
     """Names of the logged numbers that the iteration does not repeat to the last digit; None where nothing was logged.
     The row's numbers are texts that Python made of floats, which have all their digits."""
@@ -170,7 +137,7 @@ WHEN = "before", "after"  # the update
 
 def take_iteration(script: ModuleType, settings: Any, state: Any) -> dict[str, Any]:
     """Takes the state through one iteration, in place, and measures the update on its own batch."""
-    before, lengths = copied(state), [actor.episode_length for actor in state.actors]
+    before, lengths = sampling.copied(state), [actor.episode_length for actor in state.actors]
     experience = script.rollout(settings, state)
     batch = script.estimate_advantages(settings, state, experience)
     steps = episode_steps(experience, settings.num_steps, lengths)
@@ -178,7 +145,7 @@ def take_iteration(script: ModuleType, settings: Any, state: Any) -> dict[str, A
     if hasattr(state, "value"):
         numbers["value_gradient"] = gradient_norm(script.value_loss(settings, state.value, batch), state.value)
     numbers["statistics"] = script.update(settings, state, batch)
-    numbers |= compare_policies(before.policy, state.policy, batch, steps)
+    numbers |= step_size(state.policy, batch, steps)
     with torch.no_grad():
         values = [script.objective(settings, policy, batch).item() for policy in (before.policy, state.policy)]
     numbers |= dict(promised=values[1] - values[0], drift=drift(before, state))
@@ -190,7 +157,7 @@ def take_iteration(script: ModuleType, settings: Any, state: Any) -> dict[str, A
 def episode_steps(experience: dict[str, Any], num_steps: int, lengths: list[int]) -> list[int]:
     """At which step of its episode, 1 being the first, each pair [B] stands; lengths: steps of each actor's unfinished
     episode before the rollout."""
-    begins = {rows.start: length for rows, length in zip(segment_rows(experience, num_steps), lengths)}
+    begins = {rows.start: length for rows, length in zip(sampling.segment_rows(experience, num_steps), lengths)}
     steps, step = [], 0
     for row, ended in enumerate(experience["ends"]):
         step = begins.get(row, step) + 1
@@ -205,14 +172,13 @@ def gradient_norm(loss: Tensor, network: nn.Module) -> float:
 
 
 @torch.no_grad()
-def compare_policies(before: Callable, after: Callable, batch: dict[str, Tensor], steps: list[int]) -> dict[str, Any]:
+def step_size(after: Callable, batch: dict[str, Tensor], steps: list[int]) -> dict[str, Any]:
     """KL(before || after) in nats, ratios, and where the largest KL is; standard deviations [action] after."""
-    old, new = before(batch["obs"]), after(batch["obs"])
-    kls, ratios = kl_divergence(old, new), torch.exp(new.log_prob(batch["actions"]) - old.log_prob(batch["actions"]))
+    ratios, kls = sampling.compare_policies(after, batch)
     pair = kls.argmax().item()
     numbers = dict(mean_kl=kls.mean().item(), max_kl=kls[pair].item(), max_kl_pair=pair, max_kl_step=steps[pair])
     numbers |= dict(max_ratio=ratios.max().item(), min_ratio=ratios.min().item())
-    return numbers | dict(stds=new.stddev.mean(0).tolist())
+    return numbers | dict(stds=after(batch["obs"]).stddev.mean(0).tolist())
 
 
 @torch.no_grad()
@@ -220,7 +186,7 @@ def explained_variance(value: Callable, batch: dict[str, Tensor]) -> float:
     return (1 - (batch["value_targets"] - value(batch["obs"])).var() / batch["value_targets"].var()).item()
 
 
-def drift(before: Any, after: Any) -> dict[str, dict[str, float]]:
+def drift(before: Any, after: Any) -> dict[str, dict[str, Any]]:
     """Of each running statistics: the change of the mean in standard deviations, and the relative change of the
     standard deviation, the largest over their entries. None of it at iteration 0, before which there are none."""
     found = {}
@@ -233,22 +199,20 @@ def drift(before: Any, after: Any) -> dict[str, dict[str, float]]:
 
 
 def measure_updates(
-    args: Args, sources: list[Source], _: Source, sample: Callable, missing: list[dict[str, Any]]
+    args: Args, sources: list[Source], sample: Sampler, missing: list[dict[str, Any]], _: Any
 ) -> Iterator[dict[str, Any]]:
     """Numbers of each update, and return and length of the episodes that are played before it and after it."""
-    parts = [(first, min(GROUP, args.episodes - first)) for first in range(0, args.episodes, GROUP)]
     with TemporaryDirectory() as folder:
+        shutil.copy(sources[0].run / "config.json", folder)  # which makes it a run, for the workers
         taken, plays = replay(args, sources, Path(folder)), []
-        iterations = [cell["iteration"] for cell in missing]
-        for i in iterations:  # all at once: no worker waits
+        for i in (cell["iteration"] for cell in missing):  # all at once: no worker waits
             source = Source(sources[0].script, Path(folder), i + 1)
-            tasks = [(source, (args.seed,), n, 1, first, policy) for policy in taken[i][1:] for first, n in parts]
-            plays.append(sample(play_seeds, tasks))
-        for i, groups in zip(iterations, plays):
-            returns, lengths = np.array([episode for group in groups for episode in group]).T
-            numbers = taken[i][0]
-            for name, rows in zip(WHEN, (slice(args.episodes), slice(args.episodes, None))):
-                numbers[name] = dict(returns=returns[rows].tolist(), lengths=lengths[rows].tolist())
+            of_both = [sampling.play(source, (args.seed,), 0, args.episodes, 1, sample, x) for x in taken[i][1:]]
+            plays.append((taken[i][0], of_both))
+        for numbers, of_both in plays:
+            for when, episodes in zip(WHEN, of_both):
+                returns, lengths = zip(*episodes)
+                numbers[when] = dict(returns=returns, lengths=lengths)
             yield numbers
 
 
@@ -260,38 +224,25 @@ def returns_of(cell: dict[str, Any]) -> list[np.ndarray]:
     return [np.array(cell[when]["returns"]) for when in WHEN]
 
 
-def find_changes(cells: list[dict[str, Any]]) -> tuple[list[dict[str, float]], list[dict[str, float]]]:
+def find_changes(cells: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """What each update did to the reward [n], and what the normalizers did before each but the first [n - 1]."""
     looks, returns = 2 * len(cells) - 1, [returns_of(cell) for cell in cells]
-    of_updates = [paired_change(before, after, looks) for before, after in returns]
-    return of_updates, [paired_change(x[1], y[0], looks) for x, y in pairwise(returns)]
+    of_updates = [intervals.paired_change(before, after, looks) for before, after in returns]
+    return of_updates, [intervals.paired_change(x[1], y[0], looks) for x, y in pairwise(returns)]
 
 
-def paired_change(before: np.ndarray, after: np.ndarray, looks: int) -> dict[str, float]:
-    """Mean difference of the returns [n] of the same seeds, its interval at confidence 1 - 0.05 / looks, and the fall
-    of which four in five such intervals would leave out 0."""
-    x, n = after - before, len(before)
-    error, t = np.std(x, ddof=1) / n**0.5, stats.t.ppf(1 - 0.025 / looks, n - 1)
-    numbers = dict(before=before.mean(), after=after.mean(), mean=x.mean(), low=x.mean() - t * error)
-    return numbers | dict(high=x.mean() + t * error, visible=(t + stats.t.ppf(0.8, n - 1)) * error)
+def reward_text(change: dict[str, Any]) -> str:
+    before, after = intervals.short(change["before"]), intervals.short(change["after"])
+    return f"reward {before} -> {after}, by {intervals.text(change)}"
 
 
-def show(x: float) -> str:
-    return f"{x:,.0f}" if abs(x) >= 100 else f"{x:.3g}"
-
-
-def reward_text(change: dict[str, float]) -> str:
-    numbers = [show(change[name]) for name in ("before", "after", "mean", "low", "high")]
-    return "reward {} -> {}, by {} [{}, {}]".format(*numbers)
-
-
-def verdict(cell: dict[str, Any], change: dict[str, float]) -> str:
+def verdict(cell: dict[str, Any], change: dict[str, Any]) -> str:
     text = f"update {cell['iteration']}: promised {cell['promised']:+.3g}, {reward_text(change)}; largest KL "
     text += f"{cell['max_kl']:.2g} in one state (pair {cell['max_kl_pair']}, step {cell['max_kl_step']} of its episode)"
     return f"{text}, mean {cell['mean_kl']:.2g}"
 
 
-def between(cell: dict[str, Any], move: dict[str, float]) -> str:
+def between(cell: dict[str, Any], move: dict[str, Any]) -> str:
     """What the normalizers did before an update."""
     drift = cell["drift"].get("obs_stats")
     by = f" (the mean of an observation by {drift['mean']:.2g} standard deviations)" if drift else ""
@@ -301,27 +252,30 @@ def between(cell: dict[str, Any], move: dict[str, float]) -> str:
 FAR = 5  # times the median over the updates
 
 
-def verdicts(cells: list[dict[str, Any]], changes: list[dict[str, float]], moves: list[dict[str, float]]) -> list[str]:
+def verdicts(cells: list[dict[str, Any]], changes: list[dict[str, Any]], moves: list[dict[str, Any]]) -> list[str]:
     """A line for whatever lowered the reward by more than its interval, an update or the normalizers before it, or that
     nothing did; one for each update that went far without harm; then all together."""
     lines = []
     for cell, change, move in zip(cells, changes, [None, *moves]):
-        if move and move["high"] < 0:
+        if move and move["interval"][1] < 0:
             lines.append(between(cell, move))
-        if change["high"] < 0:
+        if change["interval"][1] < 0:
             lines.append(verdict(cell, change))
     if not lines:
-        visible, episodes = show(np.median([change["visible"] for change in changes])), len(returns_of(cells[0])[0])
+        visible, episodes = (
+            intervals.short(np.median([change["visible"] for change in changes])),
+            len(returns_of(cells[0])[0]),
+        )
         k = np.argmin([change["mean"] for change in changes])
         lines = ["no update lowered the reward by more than its interval"]
         lines[0] += f"; {episodes} episodes would have shown a fall of {visible} four times in five"
         lines.append(f"the lowest change: {verdict(cells[k], changes[k])}")
     middle = np.median([cell["mean_kl"] for cell in cells])
     for cell, change in zip(cells, changes):
-        if cell["mean_kl"] > FAR * middle and change["high"] >= 0:
+        if cell["mean_kl"] > FAR * middle and change["interval"][1] >= 0:
             text = f"mean KL {cell['mean_kl']:.2g}, {cell['mean_kl'] / middle:.0f} times the median"
             lines.append(f"update {cell['iteration']} went far without lowering the reward: {text}")
-    together = paired_change(returns_of(cells[0])[0], returns_of(cells[-1])[1], 1)
+    together = intervals.paired_change(returns_of(cells[0])[0], returns_of(cells[-1])[1], 1)
     return [*lines, f"all {len(cells)}, and the normalizers between them, at 95 %: {reward_text(together)}"]
 
 
@@ -375,50 +329,42 @@ def panels_of(cells: list[dict[str, Any]]) -> dict[str, tuple[str, dict[str, lis
     return {text: panel for text, panel in panels.items() if panel[1]}
 
 
-def draw_points(axis: Axes, x: np.ndarray, points: list[tuple[float, float, float]], style: dict[str, Any]) -> None:
-    """Means and the two ends of their intervals."""
-    means, low, high = np.transpose(points)
-    style = style | dict(linestyle="", markersize=4, elinewidth=0.8)
-    axis.errorbar(x, means, (means - low, high - means), **style)
-
-
-def draw_updates(cells: list[dict[str, Any]], changes: list[dict[str, float]], path: Path) -> None:
+def draw_updates(cells: list[dict[str, Any]], changes: list[dict[str, Any]], path: Path) -> None:
     """The quantities below one another, on one axis of iterations; grey: updates that lowered the reward."""
-    x, style, panels = np.array([cell["iteration"] for cell in cells]), look(cells[0]["algo"]), panels_of(cells)
+    x, panels = np.array([cell["iteration"] for cell in cells]), panels_of(cells)
+    style = figures.look(cells[0]["algo"]) | dict(linestyle="", markersize=4, elinewidth=0.8)
     heights = [2, 1.5] + [1] * len(panels)
-    figure, axes = new_figure(len(heights), 1, (8.4, sum(heights)), sharex=True, height_ratios=heights)
+    figure, axes = figures.new_figure(len(heights), 1, (8.4, sum(heights)), sharex=True, height_ratios=heights)
     reward, change, *rest = axes[:, 0]
     training = [(i, episode[0]) for i, cell in zip(x, cells) for episode in cell["training_episodes"]]
     reward.plot(*zip(*training or [(x[0], np.nan)]), ".", color="0.7", markersize=3, label="training's episodes")
     for k, when in enumerate(WHEN):
-        returns, like = [returns_of(cell)[k] for cell in cells], dict(fillstyle=FILLS[1 - k])
+        returns, like = [returns_of(cell)[k] for cell in cells], dict(fillstyle=figures.FILLS[1 - k])
         like["label"] = f"{when} the update, 95 %"
-        draw_points(reward, x + 0.3 * k - 0.15, [(y.mean(), *t_interval(y)) for y in returns], style | like)
+        figures.draw_points(reward, x + 0.3 * k - 0.15, [intervals.mean_of(y) for y in returns], style | like)
     like = dict(label=f"after minus before, {100 - 5 / (2 * len(x) - 1):.4g} %")
-    draw_points(change, x, [(y["mean"], y["low"], y["high"]) for y in changes], style | like)
+    figures.draw_points(change, x, changes, style | like)
     change.axhline(0, color="black", linewidth=0.6)
     reward.set_ylabel("episode\nreturn")
     change.set_ylabel("change of\nreturn")
     for axis, (text, (scale, lines)) in zip(rest, panels.items()):
-        for (name, y), line, fill in zip(lines.items(), LINES * len(lines), FILLS * len(lines)):
-            axis.plot(x, y, **style | dict(label=name, linestyle=line, fillstyle=fill))
+        for (name, y), line, fill in zip(lines.items(), figures.LINES * len(lines), figures.FILLS * len(lines)):
+            axis.plot(x, y, **figures.look(cells[0]["algo"]) | dict(label=name, linestyle=line, fillstyle=fill))
         axis.set(ylabel=text, yscale=scale)
         if scale == "log":
-            low, high = axis.get_ylim()
-            ticks = LogLocator(subs=(1, 2, 5) if high < 30 * low else (1,))
-            axis.yaxis.set(major_locator=ticks, major_formatter="{x:g}", minor_formatter=NullFormatter())
+            figures.label_log_axis(axis, 30)
     for axis in axes[:, 0]:
         handles, labels = axis.get_legend_handles_labels()
         axis.legend(handles, labels, loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=7, frameon=False)
         for handle in handles:
             handle.set_label("_")  # named beside the panel, and not once more above all of them
-        for i in (i for i, y in zip(x, changes) if y["high"] < 0):
+        for i in (i for i, y in zip(x, changes) if y["interval"][1] < 0):
             axis.axvspan(i - 0.5, i + 0.5, color="0.85", linewidth=0, zorder=0)
         axis.tick_params(labelsize=7)
     axes[-1, 0].set_xlabel("iteration")
     axes[-1, 0].xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     figure.align_ylabels()
-    save_figure(figure, path)
+    figures.save_figure(figure, path)
 
 
 # Main ----------------------------------------------------------------------------------------------------------------
@@ -429,37 +375,36 @@ def sources_between(run: list[Source], args: Args) -> list[Source]:
     begun = [source for source in run if source.iteration <= args.first]
     if not begun:
         have = " ".join(str(source.iteration) for source in run)
-        stop(f"--from {args.first}: no checkpoint at or before it; there are {have}")
-    end = max(run[-1].iteration, 1 + max(progress_rows(run[0].run), default=-1))
+        runs.stop(f"--from {args.first}: no checkpoint at or before it; there are {have}")
+    rows = runs.read_progress(run[0].run)
+    end = max([run[-1].iteration, *(1 + int(row["iteration"]) for row in rows)])
     if args.last > end:
-        stop(f"--to {args.last}: training has come to iteration {end}")
+        runs.stop(f"--to {args.last}: training has come to iteration {end}")
     if args.first >= args.last:
-        stop(f"--from {args.first} --to {args.last}: there is no update between them")
+        runs.stop(f"--from {args.first} --to {args.last}: there is no update between them")
     past = [source for source in run if source.iteration >= args.last]
     return [x for x in run if begun[-1].iteration <= x.iteration < args.last] + past[:1]
 
 
 def main(argv: list[str] | None = None) -> None:
     args = tyro.cli(Args, args=argv, description=__doc__)
-    check_options(replace(args, first=1, last=1))  # these two are held against the run's iterations
-    if len(args.runs) != 1 or args.episodes < 2:
-        stop("--episodes 1: an interval needs two" if len(args.runs) == 1 else "name one run")
-    [run] = open_runs(args.runs, args.script)
+    runs.check_options(args)
+    if len(args.runs) != 1:
+        runs.stop("name one run")
+    [run] = runs.open_runs(args.runs, args.script)
     sources = sources_between(run, args)
-    state = checkpoint_state(sources[0])[2]
-    path = output_folder(args.out, args.runs) / "replay.jsonl"
+    path = runs.output_folder(args.out, args.runs) / "replay.jsonl"
     cells = []
     for i in range(args.first, args.last):
         base = [source for source in sources if source.iteration <= i][-1]
         replayed = dict(iteration=i, checkpoint_iteration=base.iteration, episodes=args.episodes)
-        cells.append(identify(base, args.seed) | replayed)
-    limit = state.actors[0].env.spec.max_episode_steps
-    work = [(partial(measure_updates, args, sources), sources[0], cells, 2 * args.episodes)]
-    cells = measure_missing(args, path, work, f"episodes of up to {limit:,} steps" if limit else "episodes")
+        cells.append(kept.identify(base, args.seed) | replayed)
+    work = kept.Work(sources[0], cells, 2 * args.episodes, lambda *_: None, partial(measure_updates, args, sources))
+    cells = kept.measure_missing(args, path, [work], sampling.episodes_unit(sources[0]))
     changes, moves = find_changes(cells)
     print(*fidelity(cells), *verdicts(cells, changes, moves), sep="\n")
     draw_updates(cells, changes, path)
 
 
 if __name__ == "__main__":
-    run_program(main)
+    runs.run_program(main)

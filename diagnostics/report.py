@@ -17,15 +17,12 @@ with their source. To work elsewhere, this script needs beside it what it import
 
 import base64
 import io
-import json
-import math
 import textwrap
 from collections.abc import Callable, Iterator
-from csv import DictReader
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import evaluate
 import gradient
@@ -36,42 +33,21 @@ import numpy as np
 import trust_region
 import tyro
 import value
-from common import (
-    LabelledOptions,
-    Source,
-    check_options,
-    checkpoint_state,
-    choose,
-    collect,
-    current_cells,
-    flag,
-    identify,
-    largest_cells,
-    load_script,
-    measure_missing,
-    new_figure,
-    open_runs,
-    output_folder,
-    read_cells,
-    run_program,
-    run_styles,
-    setting,
-    stop,
-    t_interval,
-    with_step,
-)
+from common import figures, intervals, kept, runs, sampling
+from common.intervals import difference, short
+from common.runs import AtLeast, Source
+from common.sampling import Sampler
 from matplotlib.axes import Axes
-from matplotlib.ticker import LogLocator, NullFormatter
 from verdicts import (
     ALMOST_NONE,
     LARGEST_DELTA,
     NONE,
     NOT_MEASURED,
+    PART,
     RULES,
     UNCLEAR,
     WORST_FIRST,
     Finding,
-    difference,
     judge_batch,
     judge_completeness,
     judge_critic,
@@ -81,7 +57,6 @@ from verdicts import (
     judge_lengths,
     judge_normalizers,
     judge_speed,
-    show,
     with_ends,
 )
 
@@ -91,10 +66,10 @@ VERSION = 1  # raised where the numbers that it measures change
 
 
 @dataclass(frozen=True, kw_only=True)
-class Args(LabelledOptions):
+class Args(runs.LabelledOptions):
     quick: bool = False
     """sample nothing: only progress.csv, the checkpoints, and what is measured already"""
-    checkpoints: tuple[int, ...] = ()
+    checkpoints: Annotated[tuple[int, ...], AtLeast(0)] = ()
     """iterations to sample at; default: 0 150 300 450 or, where a run has fewer, its first, its thirds, its last with a
     step"""
     episodes: int = 40
@@ -125,7 +100,7 @@ class Run(NamedTuple):
 
     @property
     def batch_size(self) -> int:
-        return self.config["args"]["num_envs"] * self.config["args"]["num_steps"]
+        return runs.batch_size(self.config)
 
     @property
     def title(self) -> str:
@@ -138,44 +113,38 @@ class Run(NamedTuple):
         return np.array([known.get(cell["iteration"], np.nan) for cell in cells])
 
 
-def measure_fresh(args: Args, source: Source, sample: Callable, _: Any) -> Iterator[dict[str, Any]]:
+def draw_fresh(args: Args, source: Source, sample: Sampler, _: Any) -> dict[str, Any]:
+    """Fresh segments of the checkpoint's policy."""
+    return sampling.collect(source, (args.seed, source.iteration, 0), args.heldout_pairs, sample)
+
+
+def measure_fresh(source: Source, _: Sampler, __: Any, data: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """What the networks of a checkpoint see and learn from on fresh segments, and what the critic explains of it."""
-    script, settings, state = checkpoint_state(source)
-    data = collect(source, (args.seed, source.iteration, 0), args.heldout_pairs, sample)
+    script, settings, state = sampling.checkpoint_state(source)
     numbers = dict(seen_std=data["obs"].std(0).tolist(), pairs=len(data["obs"]))
     for name, of_step in (("obs", np.abs(data["obs"]).max(1)), ("reward", np.abs(data["rewards"]))):
         if getattr(settings, f"{name}_clip", False):
-            numbers[f"clipped_{name}"] = ratio_of_sums(of_step >= getattr(settings, f"{name}_clip_range"), 1, data)
+            clipped = of_step >= getattr(settings, f"{name}_clip_range")
+            numbers[f"clipped_{name}"] = intervals.ratio_of_sums(clipped, 1, data["ends"])
     if getattr(settings, "reward_scale", False):
         numbers["reward_std"] = float(state.reward_stats.std)
     if hasattr(state, "value"):
         batch = script.estimate_advantages(settings, state, data)
         returns = value.estimate_targets(script, settings, state, data)["returns"].double().numpy()
         errors = returns - batch["old_values"].double().numpy()
-        left = ratio_of_sums((errors - errors.mean()) ** 2, (returns - returns.mean()) ** 2, data, of_logarithm=True)
+        squares = (errors - errors.mean()) ** 2, (returns - returns.mean()) ** 2
+        left = intervals.ratio_of_sums(*squares, data["ends"], in_logarithms=True)
         ends = left["interval"] and [1 - x for x in left["interval"][::-1]]
         numbers["explained_variance"] = dict(mean=1 - left["mean"], interval=ends, episodes=left["episodes"])
     yield numbers
 
 
-def ratio_of_sums(x: np.ndarray, y: Any, data: dict[str, Any], of_logarithm: bool = False) -> dict[str, Any]:
-    """Sum of x [B] over sum of y [B], neither ever negative, and its 95 % t-interval over the episodes of the rollout
-    (delta method, as in value.relative_errors); in logarithms for what is skewed."""
-    starts = np.append(0, np.flatnonzero(data["ends"])[:-1] + 1)
-    x, y = (np.add.reduceat(np.broadcast_to(z, len(data["obs"])).astype(float), starts) for z in (x, y))
-    mean = (x.sum() / max(y.sum(), 1e-30)).item()
-    ends = t_interval((x - mean * y) / y.mean().clip(1e-30) / (max(mean, 1e-30) if of_logarithm else 1))
-    ends = ends and [mean * math.exp(z) if of_logarithm else max(0, mean + z) for z in ends]
-    return dict(mean=mean, interval=ends, episodes=len(starts))
-
-
-def measure(args: Args, runs: list[list[Source]], out: Path) -> None:
+def measure(args: Args, opened: list[list[Source]], out: Path) -> None:
     """Measures what is missing, a diagnostic after another, into their files."""
-    chosen = [source for run in runs for source in choose(run, args.checkpoints)]
+    chosen = [source for sources in opened for source in runs.choose(sources, args.checkpoints)]
     for source in chosen if args.checkpoints else ():
-        with_step([source], (source.iteration,))
-    played = [x for run in runs for x in dict.fromkeys([*choose(run, args.checkpoints), run[-1]])]
-    with_critic = [x for x in chosen if hasattr(checkpoint_state(x)[2], "value")]
+        runs.with_step([source], (source.iteration,))
+    played = list(dict.fromkeys([*chosen, *(sources[-1] for sources in opened)]))
     shared = {name: getattr(args, name) for name in ("runs", "script", "out", "jobs", "seed", "overwrite")}
     of_gradient = dict(pairs=(), repeats=20, true_pairs=args.gradient_pairs * 19 // 20)
     heldout = dict(heldout_pairs=args.heldout_pairs)
@@ -184,29 +153,32 @@ def measure(args: Args, runs: list[list[Source]], out: Path) -> None:
         ("gradient", gradient.Args(**shared, **of_gradient), gradient.gradient_work, chosen),
         ("trust_region", trust_region.Args(**shared, **heldout), trust_region.step_work, chosen),
         ("landscape", landscape.Args(**shared, reward_pairs=args.reward_pairs), whole_step_work, chosen),
-        ("value", value.Args(**shared, **heldout), value.value_work, with_critic),
+        ("value", value.Args(**shared, **heldout), value.value_work, [x for x in chosen if runs.has_critic(x)]),
         ("report", args, fresh_work, chosen),
     ]
-    for number, (name, options, work, sources) in enumerate(parts, 1):
-        print(f"{number} of {len(parts)}, {name}: ", end="", flush=True)
-        unit = "episodes" if name == "evaluate" else "environment steps"
-        measure_missing(options, out / f"{name}.jsonl", [work(options, source) for source in sources], unit)
-        print("done")
+    with sampling.sampler(args.jobs) as sample:  # the same processes for all of them: each takes seconds to start
+        for number, (name, options, work, sources) in enumerate(parts, 1):
+            print(f"{number} of {len(parts)}, {name}: ", end="", flush=True)
+            unit = "episodes" if name == "evaluate" else "environment steps"
+            works = [work(options, source) for source in sources]
+            kept.measure_missing(options, out / f"{name}.jsonl", works, unit, sample)
+            print("done")
 
 
-def whole_step_work(options: landscape.Args, source: Source) -> tuple:
+def whole_step_work(options: landscape.Args, source: Source) -> kept.Work:
     """Reward and surrogate before and after the whole step from a fresh batch of the training's size."""
-    settings = checkpoint_state(source)[1]
-    pairs = settings.num_envs * settings.num_steps
+    pairs = runs.batch_size(runs.read_config(source.run))
     kind = dict(step_pairs=pairs, reward_pairs=options.reward_pairs, common_seeds=True)
     points = [dict(step=a, random=0.0) for a in (0.0, 1.0)]
-    measure_cells, source, cells, _ = landscape.landscape_work(options, source, [kind], points)
-    return measure_cells, source, cells, options.reward_pairs + pairs // 2
+    work = landscape.landscape_work(options, source, [kind], points)
+    return work._replace(steps=options.reward_pairs + pairs // 2)
 
 
-def fresh_work(args: Args, source: Source) -> tuple:
-    cell = identify(source, args.seed) | dict(fresh_pairs=args.heldout_pairs)
-    return partial(measure_fresh, args), source, [cell], args.heldout_pairs
+def fresh_work(args: Args, source: Source) -> kept.Work:
+    cells = [kept.identify(source, args.seed) | dict(fresh_pairs=args.heldout_pairs)]
+    return kept.Work(
+        source, cells, args.heldout_pairs, partial(draw_fresh, args, source), partial(measure_fresh, source)
+    )
 
 
 SIZES = dict(
@@ -228,12 +200,12 @@ def cells_of_run(folders: list[Path], sources: list[Source], batch_size: int) ->
         for folder in dict.fromkeys(folders):
             path = next((x for x in (folder / f"{name}.jsonl", folder / f"{name}.json") if x.is_file()), None)
             try:
-                cells += current_cells(read_cells(path), run) if path else []
+                cells += kept.current_cells(kept.read_cells(path), run) if path else []
             except (TypeError, KeyError):
-                stop(f"{path} is damaged; move it away")
+                runs.stop(f"{path} is damaged; move it away")
         cells = [x for x in cells if size in x and not x.get("deterministic")]
         cells = whole_steps(cells, batch_size) if name == "landscape" else cells
-        found[name] = list(largest_cells(cells, size).values())
+        found[name] = list(kept.largest_cells(cells, size).values())
     return found
 
 
@@ -251,34 +223,27 @@ def whole_steps(cells: list[dict[str, Any]], batch_size: int) -> list[dict[str, 
 COLUMNS = "global_step sps episodes episodic_return episodic_length entropy mean_kl explained_variance".split()
 
 
-def read_progress(folder: Path) -> dict[str, np.ndarray]:
-    """The columns of progress.csv, nan where a row is missing or only begun."""
-    try:
-        with open(folder / "progress.csv", newline="") as file:
-            rows = {int(row["iteration"]): row for row in DictReader(file) if None not in row.values()}
-        names = {*rows[max(rows)], "explained_variance"}  # which REINFORCE has not
-        if not names.issuperset(COLUMNS):
-            raise KeyError
-        found = {name: np.full(max(rows) + 1, np.nan) for name in names}
-        for iteration, row in rows.items():
-            for name in row:
-                found[name][iteration] = float(row[name] or "nan")
-        return found
-    except (OSError, ValueError, KeyError):
-        stop(f"{folder}: no progress.csv with an iteration, so nothing to report")
+def read_columns(folder: Path) -> dict[str, np.ndarray]:
+    """The columns of progress.csv by iteration, nan where a row or a field is missing."""
+    rows = {int(row["iteration"]): row for row in runs.read_progress(folder)}
+    if not rows or not {*rows[max(rows)], "explained_variance"}.issuperset(COLUMNS):  # REINFORCE has no critic
+        runs.stop(f"{folder}: no progress.csv with an iteration, so nothing to report")
+    found = {name: np.full(max(rows) + 1, np.nan) for name in {*rows[max(rows)], "explained_variance"}}
+    for iteration, row in rows.items():
+        for name in row:
+            found[name][iteration] = float(row[name] or "nan")
+    return found
 
 
 def read_run(sources: list[Source], style: dict[str, Any], out: Path) -> Run:
-    folder, script = sources[0].run, load_script(sources[0].script)
-    config = json.loads((folder / "config.json").read_text())
-    progress = read_progress(folder)
+    folder, script = sources[0].run, runs.load_script(sources[0].script)
+    config = runs.read_config(folder)
     checkpoints = {source.iteration: script.load_checkpoint(source.path)["policy"] for source in sources}
     stds = {i: x["log_std"].exp().tolist() for i, x in checkpoints.items() if "log_std" in x}
-    state = checkpoint_state(sources[-1])[2]
-    space = state.actors[0].env.action_space
+    space = script.make_actors(script.Args(**config["args"]))[0].env.action_space
     bounded = space.is_bounded() and config["args"].get("bound_action") != "tanh"
-    bounds = ((space.high - space.low) / 2).tolist() if bounded else None
-    run = Run(folder.name, style, config, vars(script.Args()), progress, stds, bounds, hasattr(state, "value"))
+    bounds, critic = ((space.high - space.low) / 2).tolist() if bounded else None, runs.has_critic(sources[0])
+    run = Run(folder.name, style, config, vars(script.Args()), read_columns(folder), stds, bounds, critic)
     return run._replace(last=max(checkpoints), cells=cells_of_run([out, folder / "figures"], sources, run.batch_size))
 
 
@@ -287,8 +252,7 @@ def read_run(sources: list[Source], style: dict[str, Any], out: Path) -> Run:
 
 def find_completeness(run: Run) -> list[Finding]:
     settings, progress = run.config["args"], run.progress
-    planned = settings["total_timesteps"] // run.batch_size * run.batch_size
-    found = [judge_completeness(int(progress["global_step"][-1]), planned)]
+    found = [judge_completeness(int(progress["global_step"][-1]), runs.planned_steps(run.config))]
     lengths = progress["episodic_length"][np.isfinite(progress["episodic_length"])][-10:]
     if len(lengths) and settings["num_steps"] < lengths.mean() and run.has_critic:
         text = f"Fresh segments are num_steps long: the first {settings['num_steps']} steps of an episode are all that"
@@ -299,8 +263,8 @@ def find_completeness(run: Run) -> list[Finding]:
 
 def describe_run(run: Run) -> dict[str, str]:
     """What there is to know of a run before its numbers."""
-    defaults = {flag(name, x) for name, x in run.defaults.items()}
-    flags = [flag(name, x) for name, x in setting(run.config).items() if name in run.defaults]
+    defaults = {runs.flag(name, x) for name, x in run.defaults.items()}
+    flags = [runs.flag(name, x) for name, x in runs.setting(run.config).items() if name in run.defaults]
     seconds = np.nansum(np.diff(run.progress["global_step"], prepend=0) / run.progress["sps"])
     sampled = {}
     for name, (size, text) in SIZES.items():
@@ -321,25 +285,34 @@ def find_learning(run: Run) -> list[Finding]:
     of_both_ends = len(cells) > 1 and (cells[0]["iteration"], cells[-1]["iteration"]) == (0, run.last)
     if of_both_ends and len(cells[0]["returns"]["all"]) > 1:
         first, *between, last = [np.array(x["returns"]["all"]) for x in cells]
-        fall = None
+        spread, fall = np.std(first, ddof=1).item(), None
         if between:
             best = max(range(len(between)), key=lambda i: between[i].mean())
             fall = difference(between[best], last, looks=len(between)) | dict(iteration=cells[best + 1]["iteration"])
-        return [judge_learning(difference(last, first), np.std(first, ddof=1).item(), fall, len(last))]
+        return [judge_learning(difference(last, first), spread, fall, spread, len(last))]
+    return [find_learning_curve(run)]
+
+
+def find_learning_curve(run: Run) -> Finding:
+    """Where no episodes are measured: what progress.csv says, ten iterations at a time."""
     returns, episodes = run.progress["episodic_return"], run.progress["episodes"]
-    last = np.flatnonzero(np.isfinite(returns))[-10:]
-    if episodes[0] < 10 or len(last) < 10:  # the first iteration acts with the untrained policy
-        text = f"Cannot tell from {episodes[0]:.0f} untrained episodes."
-        return [Finding(UNCLEAR, f"{len(returns):,} iterations", text)]
-    gain = returns[last] - returns[0]
-    numbers = dict(mean=gain.mean().item(), interval=t_interval(gain))
-    return [judge_learning(numbers, 0.0, None, int(episodes[last].sum()))]
+    tens = np.flatnonzero(np.isfinite(returns))
+    tens = tens[len(tens) % 10 :].reshape(-1, 10)
+    if not episodes[0] >= 10 or not len(tens):  # the first iteration acts with the untrained policy
+        return Finding(
+            UNCLEAR, f"{len(returns):,} iterations", f"Cannot tell from {episodes[0]:.0f} untrained episodes."
+        )
+    gain = intervals.mean_of(returns[tens[-1]] - returns[0])
+    best = tens[returns[tens].mean(1).argmax()]
+    fall = difference(returns[best], returns[tens[-1]], looks=len(tens)) | dict(iteration=best[0])
+    least = PART * (returns[best].mean() - returns[0])
+    return judge_learning(gain, 0.0, fall, least, int(episodes[tens[-1]].sum()))
 
 
 def draw_learning(axis: Axes, run: Run) -> None:
     cells = run.cells["evaluate"]
     draw_progress(axis, run, "episodic_return")
-    draw_points(axis, run, cells, [x["returns"] for x in cells])
+    draw_sampled(axis, run, cells, [x["returns"] for x in cells])
     sampled = cells and cells[0]["iteration"] == 0
     untrained = cells[0]["returns"]["mean"] if sampled else run.progress["episodic_return"][0]
     draw_level(axis, untrained, "untrained", run)
@@ -362,7 +335,7 @@ def draw_batch(axis: Axes, run: Run) -> None:
     cells, numbers = [x for x in run.cells["gradient"] if noise_scale(x)["pairs"]], []
     for B, ends in ((noise_scale(x)["pairs"], noise_scale(x)["interval"]) for x in cells):
         numbers.append(dict(mean=B, interval=ends and [ends[0] or B, ends[1] or 10 * B]))
-    draw_points(axis, run, cells, numbers, linestyle=run.style["linestyle"])
+    draw_sampled(axis, run, cells, numbers, linestyle=run.style["linestyle"])
     beyond = [x for x in run.cells["gradient"] if not noise_scale(x)["pairs"]]
     low = [(noise_scale(x)["interval"] or [None])[0] for x in beyond]
     mark = run.style | dict(linestyle="none", marker="^", markersize=7, label=None)
@@ -380,17 +353,17 @@ def kl_bounds(run: Run) -> np.ndarray:
     first = settings.get("max_kl") or LARGEST_DELTA
     last = settings.get("max_kl_final") or first
     iterations = max(len(run.progress["mean_kl"]), run.last + 1)
-    done = np.arange(iterations) / (settings["total_timesteps"] // run.batch_size)
+    done = np.arange(iterations) / (runs.planned_steps(run.config) // run.batch_size)
     return first + done * (last - first)
 
 
 def find_steps(run: Run) -> list[Finding]:
     heldout = [x["heldout"] | dict(iteration=x["iteration"]) for x in run.cells["trust_region"]]
-    kls = [dict(mean=x["mean_kl"], interval=x["mean_kl_interval"], iteration=x["iteration"]) for x in heldout]
+    kls = [x | dict(mean=x["mean_kl"], interval=x["mean_kl_interval"]) for x in heldout]
     lengths = judge_lengths(run.progress["mean_kl"], kl_bounds(run), kls)
     if heldout and "clip_eps" in run.config["args"]:
         allowed, ratio = 1 + run.config["args"]["clip_eps"], max(x["max_ratio"] for x in heldout)
-        text = f"{lengths.number}; largest ratio held out {show(ratio)}, where the clip is at {show(allowed)}"
+        text = f"{lengths.number}; largest ratio held out {short(ratio)}, where the clip is at {short(allowed)}"
         lengths = lengths._replace(number=text)
     return [lengths, judge_gains(run.cells["landscape"]) if run.cells["landscape"] else NOT_MEASURED]
 
@@ -399,13 +372,13 @@ def draw_lengths(axis: Axes, run: Run) -> None:
     cells = run.cells["trust_region"]
     heldout = [x["heldout"] for x in cells]
     draw_progress(axis, run, "mean_kl")
-    draw_points(axis, run, cells, [dict(mean=x["mean_kl"], interval=x["mean_kl_interval"]) for x in heldout])
+    draw_sampled(axis, run, cells, [dict(mean=x["mean_kl"], interval=x["mean_kl_interval"]) for x in heldout])
     axis.set_yscale("log")
     draw_level(axis, kl_bounds(run).max(), "bound", run)
 
 
 def draw_gains(axis: Axes, run: Run) -> None:
-    draw_points(axis, run, run.cells["landscape"], [x["change"] for x in run.cells["landscape"]])
+    draw_sampled(axis, run, run.cells["landscape"], [x["change"] for x in run.cells["landscape"]])
     axis.axhline(0, **LEVEL)
 
 
@@ -419,7 +392,7 @@ def find_critic(run: Run) -> list[Finding]:
     finding = judge_critic(cell["explained_variance"], cell["iteration"])
     numbers, logged = [finding.number], run.progress["explained_variance"][cell["iteration"] :]
     if len(logged):
-        numbers.append(f"training logged {show(logged[0])}, of targets that contain its own predictions")
+        numbers.append(f"training logged {short(logged[0])}, of targets that contain its own predictions")
     for x in run.cells["value"]:
         if x["iteration"] == cell["iteration"]:
             errors = {text: x[f"heldout_{name}"] for name, text in value.TARGETS.items()}
@@ -430,7 +403,7 @@ def find_critic(run: Run) -> list[Finding]:
 def draw_errors(axis: Axes, run: Run) -> None:
     cells = run.cells["value"]
     for (name, text), line in zip(value.TARGETS.items(), ("-", "--", ":")):
-        draw_points(axis, run, cells, [x[f"heldout_{name}"] for x in cells], linestyle=line)
+        draw_sampled(axis, run, cells, [x[f"heldout_{name}"] for x in cells], linestyle=line)
         axis.plot([], [], color=GREY, linestyle=line, label=text)
     axis.set_yscale("log")
 
@@ -439,13 +412,13 @@ def draw_explained(axis: Axes, run: Run) -> None:
     cells = [x for x in run.cells["report"] if "explained_variance" in x]
     if run.has_critic:
         draw_progress(axis, run, "explained_variance")
-        draw_points(axis, run, cells, [x["explained_variance"] for x in cells])
+        draw_sampled(axis, run, cells, [x["explained_variance"] for x in cells])
     axis.set_ylim(-1, 1.05)
     axis.axhline(0, **LEVEL)
 
 
 def find_exploration(run: Run) -> list[Finding]:
-    entropy = f"entropy {show(run.progress['entropy'][0])} at the start, {show(run.progress['entropy'][-1])} nats now"
+    entropy = f"entropy {short(run.progress['entropy'][0])} at the start, {short(run.progress['entropy'][-1])} nats now"
     if not run.stds:
         return [Finding(NONE, entropy, "Its standard deviations depend on the state: see the entropy.")]
     finding = judge_exploration(list(run.stds.values()), run.bounds)
@@ -468,7 +441,7 @@ def draw_entropy(axis: Axes, run: Run) -> None:
 def find_normalizers(run: Run) -> list[Finding]:
     cells, shares = run.cells["report"], {}
     for name, key in (("observations", "clipped_obs"), ("rewards", "clipped_reward")):
-        if found := [x[key] | dict(pairs=x["pairs"]) for x in cells if key in x]:
+        if found := [x[key] | dict(pairs=x["pairs"], looks=len(cells)) for x in cells if key in x]:
             shares[name] = max(found, key=lambda x: x["mean"])
     return [judge_normalizers(shares, cells[-1]["seen_std"]) if cells else NOT_MEASURED]
 
@@ -561,27 +534,25 @@ def draw_progress(axis: Axes, run: Run, name: str) -> None:
     axis.plot(*np.reshape(found, (-1, 2)).T, **run.style | dict(marker="", linewidth=1))
 
 
-def draw_points(axis: Axes, run: Run, cells: list[dict], numbers: list[dict[str, Any]], **style: Any) -> None:
+def draw_sampled(axis: Axes, run: Run, cells: list[dict], numbers: list[dict[str, Any]], **style: Any) -> None:
     """What was measured at the cells' checkpoints, with its intervals."""
-    y = np.array([x["mean"] for x in numbers], float)
-    ends = np.array([x["interval"] or [np.nan] * 2 for x in numbers], float).reshape(-1, 2)
     style = run.style | dict(linestyle="", markersize=4, capsize=2, zorder=3, label=None) | style
-    axis.errorbar(run.steps(cells), y, yerr=np.abs(ends.T - y), **style)
+    figures.draw_points(axis, run.steps(cells), numbers, style)
 
 
 def draw_level(axis: Axes, y: float, text: str, run: Run) -> None:
-    """A dotted line, named once at its left end."""
+    """A dotted line, named once beside the panel, where nothing is drawn."""
     axis.axhline(y, **LEVEL | dict(color=run.style["color"]))
     if not axis.texts:
-        axis.text(0.01, y, text, transform=axis.get_yaxis_transform(), fontsize=7, va="bottom", color=GREY)
+        axis.text(1.01, y, text, transform=axis.get_yaxis_transform(), fontsize=7, va="center", color=GREY)
 
 
-def draw(section: Section, runs: list[Run]) -> str:
+def draw(section: Section, shown: list[Run]) -> str:
     """The section's figure as an SVG in a data URL: nothing to load, text as outlines, so that it needs no font."""
-    n, several = len(section.panels), len({run.style["label"] for run in runs}) > 1
-    figure, axes = new_figure(n, 1, (4.4, 0.6 + 1.75 * n), sharex=True)
+    n, several = len(section.panels), len({run.style["label"] for run in shown}) > 1
+    figure, axes = figures.new_figure(n, 1, (4.4, 0.6 + 1.75 * n), sharex=True)
     for axis, (text, draw_panel) in zip(axes[:, 0], section.panels.items()):
-        for run in runs:
+        for run in shown:
             draw_panel(axis, run)
         if not any(len(line.get_xdata()) and line.get_color() != GREY for line in axis.lines):
             axis.text(0.5, 0.6, "not measured", transform=axis.transAxes, ha="center", color=GREY)
@@ -590,15 +561,12 @@ def draw(section: Section, runs: list[Run]) -> str:
         axis.tick_params(labelsize=8)
         axis.spines[["top", "right"]].set_visible(False)
         if axis.get_yscale() == "log":
-            low, high = axis.get_ylim()
-            axis.yaxis.set_major_locator(LogLocator(subs=(1,) if high > 500 * low else (1, 2, 5)))
-            axis.yaxis.set_major_formatter(lambda x, _: f"{x:,.9g}")
-            axis.yaxis.set_minor_formatter(NullFormatter())
-    steps = max(run.progress["global_step"][-1] for run in runs)
+            figures.label_log_axis(axis)
+    steps = max(run.progress["global_step"][-1] for run in shown)
     axes[-1, 0].set_xlim(-0.02 * steps, 1.02 * steps)
     axes[-1, 0].ticklabel_format(axis="x", scilimits=(0, 5))
     axes[-1, 0].set_xlabel("environment steps", fontsize=9)
-    for run in runs:
+    for run in shown:
         axes[0, 0].plot([], [], **run.style)
     named = [zip(*axis.get_legend_handles_labels()) for axis in figure.axes]
     lines = {text: line for pairs in named for line, text in pairs if several or line.get_color() == GREY}
@@ -614,31 +582,35 @@ def draw(section: Section, runs: list[Run]) -> str:
 # Page ----------------------------------------------------------------------------------------------------------------
 
 
-def describe(runs: list[Run]) -> dict[str, Any]:
+def describe(found: list[Run]) -> dict[str, Any]:
     """The page: the runs side by side, by setting, and what each section found of them."""
-    labels = [run.style["label"] for run in runs]
-    runs, sections = sorted(runs, key=lambda run: labels.index(run.style["label"])), []
+    labels = [run.style["label"] for run in found]
+    ordered, sections = sorted(found, key=lambda run: labels.index(run.style["label"])), []
     for section in SECTIONS:
-        found = [section.find(run) for run in runs]
+        found = [section.find(run) for run in ordered]
         statuses = [min((x.status for x in of_run), key=WORST_FIRST.index) for of_run in found]
-        figure = draw(section, runs) if section.panels and set(statuses) != {NONE} else None
+        figure = draw(section, ordered) if section.panels and set(statuses) != {NONE} else None
         shown = dict(title=section.title, found=found, statuses=statuses, figure=figure, rules=section.rules)
         shown |= dict(panels=", ".join(section.panels).replace("\n", " "))
-        sections.append(shown | dict(pooled=pooled(runs) if section.find is find_learning else []))
-    columns = [dict(name=run.title, folder=run.name, color=run.style["color"], facts=describe_run(run)) for run in runs]
-    return dict(env_id=runs[0].config["args"]["env_id"], runs=columns, sections=sections)
+        sections.append(shown | dict(pooled=pooled(ordered) if section.find is find_learning else []))
+    columns = [
+        dict(name=run.title, folder=run.name, color=run.style["color"], facts=describe_run(run)) for run in ordered
+    ]
+    return dict(env_id=ordered[0].config["args"]["env_id"], runs=columns, sections=sections)
 
 
-def pooled(runs: list[Run]) -> list[str]:
+def pooled(found: list[Run]) -> list[str]:
     """The return at the end of each setting that has several runs, over the runs."""
     means = {}
-    for run in runs:
+    for run in found:
         for cell in run.cells["evaluate"]:
             if cell["iteration"] == run.last:
                 means.setdefault(run.style["label"], []).append(cell["returns"]["mean"])
-    several = {label: np.array(x) for label, x in means.items() if len(x) > 1}
-    numbers = {label: dict(mean=x.mean().item(), interval=t_interval(x)) for label, x in several.items()}
-    return [f"{label}: return at the end {with_ends(x)}, over {len(means[label])} runs" for label, x in numbers.items()]
+    several = {label: x for label, x in means.items() if len(x) > 1}
+    return [
+        f"{label}: return at the end {with_ends(intervals.mean_of(x))}, over {len(x)} runs"
+        for label, x in several.items()
+    ]
 
 
 def as_text(page: dict[str, Any]) -> str:
@@ -659,11 +631,11 @@ def as_text(page: dict[str, Any]) -> str:
 
 def main(argv: list[str] | None = None) -> None:
     args = tyro.cli(Args, args=argv, description=__doc__)
-    check_options(args)
-    opened, styles = open_runs(args.runs, args.script), run_styles(args.runs, args.labels)
+    runs.check_options(args)
+    opened, styles = runs.open_runs(args.runs, args.script), figures.run_styles(args.runs, args.labels)
     for folder in args.runs:
-        read_progress(folder)
-    out = output_folder(args.out, args.runs)
+        read_columns(folder)
+    out = runs.output_folder(args.out, args.runs)
     if not args.quick:
         measure(args, opened, out)
     page = describe([read_run(sources, style, out) for sources, style in zip(opened, styles)])
@@ -675,4 +647,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    run_program(main)
+    runs.run_program(main)

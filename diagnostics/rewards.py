@@ -29,11 +29,9 @@ Where something asked for lacks complete runs, the tables of what there is are w
 the exit status is 1.
 """
 
-import csv
 import json
 import re
 import sys
-import warnings
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from itertools import combinations, permutations
@@ -42,33 +40,17 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import tyro
-from common import (
-    COLOURS,
-    current_cells,
-    differing,
-    flag,
-    label_runs,
-    largest_cells,
-    line_styles,
-    look,
-    new_figure,
-    output_folder,
-    read_cells,
-    run_program,
-    save_figure,
-    setting,
-    stop,
-    t_interval,
-)
-from scipy import stats
+from common import figures, intervals, kept, runs
 
 # Arguments -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Args:
-    runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()
     """run folders, of any algorithms and environments"""
+    folders: Path | None = None
+    """file that names more of them, one a line, where they are too many for a command line"""
     labels: tuple[str, ...] = ()
     """labels of your own, each "LABEL=ALGO FLAG ...": for the algorithm's runs with these flags, spelled as run folders
     spell them; what else sets them apart may differ between environments, but not within one"""
@@ -115,71 +97,63 @@ Settings = dict[tuple[str, str], list[Run]]  # the runs of each setting, by envi
 
 
 def read_run(folder: Path, best_of: list[str]) -> Run:
-    if not (folder / "config.json").is_file():
-        stop(f"{folder}: {'no config.json, so not a run' if folder.is_dir() else 'no such run'}")
-    try:
-        config = json.loads((folder / "config.json").read_text())
-        algo, args = config["algo"], config["args"]
-        env_id, seed, batch_size = args["env_id"], args["seed"], args["num_envs"] * args["num_steps"]
-        planned = args["total_timesteps"] // batch_size * batch_size
-        lines = (folder / "progress.csv").read_text().splitlines() if (folder / "progress.csv").is_file() else []
-        rows = [row for row in csv.DictReader(lines) if None not in row.values()]  # None: half written
-        done = int(rows[-1]["global_step"]) if rows else 0
-        curve, kl = (
-            [np.array([float(row[x]) for row in rows if row.get(name)]) for x in ("global_step", name)]
-            for name in ("episodic_return", "mean_kl")
-        )
-    except (ValueError, KeyError, TypeError):
-        stop(f"{folder}: its config.json or progress.csv is damaged")
+    config, rows = runs.read_config(folder), runs.read_progress(folder)
+    args, planned = config["args"], runs.planned_steps(config)
+    done = int(rows[-1]["global_step"]) if rows else 0
+    curve, kl = (
+        [np.array([float(row[x]) for row in rows if row.get(name)]) for x in ("global_step", name)]
+        for name in ("episodic_return", "mean_kl")
+    )
     missing = f"{done:,} of {planned:,} steps" if done < planned else "" if len(curve[0]) else "no episode ended"
     tuned = {name: args[name] for name in best_of if name in args}
-    settings = {name: x for name, x in setting(config).items() if name not in tuned}
-    return Run(folder, env_id, algo, seed, settings, tuned, config.get("script", "")[:8], *curve, kl, missing)
+    settings = {name: x for name, x in runs.setting(config).items() if name not in tuned}
+    script = config["script"][:8]
+    return Run(folder, args["env_id"], config["algo"], args["seed"], settings, tuned, script, *curve, kl, missing)
 
 
-def group_runs(runs: list[Run], labels: tuple[str, ...]) -> Settings:
+def group_runs(found: list[Run], labels: tuple[str, ...]) -> Settings:
     """The runs of each setting; in the order of the environments, of the given labels, of the algorithms, of the number
     of flags, of the flags in the script."""
-    label_of, settings = label_runs({run.folder: run.settings for run in runs}, labels), {}
-    for run in runs:
+    label_of, settings = runs.label_runs({run.folder: run.settings for run in found}, labels), {}
+    for run in found:
         alike = settings.setdefault((run.env_id, label_of[run.folder]), [])
         for other in alike:
-            if names := ", ".join(differing([other.settings, run.settings])):
-                stop(f"{label_of[run.folder]} is ambiguous: {other.folder} and {run.folder} differ in {names}")
+            if names := ", ".join(runs.differing([other.settings, run.settings])):
+                runs.stop(f"{label_of[run.folder]} is ambiguous: {other.folder} and {run.folder} differ in {names}")
             if (other.seed, other.tuned) == (run.seed, run.tuned):
-                stop(f"{other.folder} and {run.folder} are the same run, twice")
+                runs.stop(f"{other.folder} and {run.folder} are the same run, twice")
         alike.append(run)
-    given, env_ids, algos = [x.partition("=")[0] for x in labels], [x.env_id for x in runs], [x.algo for x in runs]
+    given, env_ids, algos = [x.partition("=")[0] for x in labels], [x.env_id for x in found], [x.algo for x in found]
 
     def rank(key: tuple[str, str]) -> tuple:
         (env_id, label), run = key, settings[key][0]
         place = given.index(label) if label in given else len(given)
-        unlike = [flag(*x) not in label.split() for x in run.settings.items()]
+        unlike = [runs.flag(*x) not in label.split() for x in run.settings.items()]
         return env_ids.index(env_id), place, algos.index(run.algo), label.count(" "), unlike
 
     return {key: settings[key] for key in sorted(settings, key=rank)}
 
 
-def candidates(runs: list[Run]) -> tuple[list[list[Run]], set[int]]:
+def candidates(of_setting: list[Run]) -> tuple[list[list[Run]], set[int]]:
     """A setting's runs for each value of the arguments of --best-of, the best mean final reward first, and the seeds
     that all of them have, on which they are compared."""
     values = {}
-    for run in runs:
+    for run in of_setting:
         values.setdefault(str(run.tuned), []).append(run)
     seeds = set.intersection(*({run.seed for run in x} for x in values.values()))
     if not seeds:
         folders = " and ".join(str(x[0].folder) for x in values.values())
-        stop(f"--best-of: {folders} cannot be compared: their settings have no seed in common that all have finished")
+        runs.stop(f"--best-of: {folders} cannot be compared: their settings have no seed in common that all have ended")
     return sorted(values.values(), key=lambda x: -mean(finals(x, seeds))), seeds
 
 
 def untried(settings: Settings) -> list[str]:
     """What --best-of lacks: values of its arguments with which no run is complete."""
     values = {}
-    for key, runs in settings.items():
-        for run in runs:
+    for key, of_setting in settings.items():
+        for run in of_setting:
             values.setdefault((key, str(run.tuned)), []).append(run)
-    without = [runs[0].folder for runs in values.values() if runs[0].tuned and all(run.missing for run in runs)]
+    without = [x[0].folder for x in values.values() if x[0].tuned and all(run.missing for run in x)]
     return [f"--best-of: of the runs like {folder} none is complete; not compared" for folder in without]
 
 
@@ -193,12 +167,10 @@ def versions(settings: Settings) -> dict[str, dict[str, list[str]]]:
 
 # Statistics ----------------------------------------------------------------------------------------------------------
 
-DRAWS = 10_000  # of a bootstrap
 
-
-def finals(runs: list[Run], seeds: Collection[int] | None = None) -> np.ndarray:
+def finals(of_setting: list[Run], seeds: Collection[int] | None = None) -> np.ndarray:
     """Final rewards, of all the runs or of those with one of the seeds."""
-    return np.array([run.final for run in runs if seeds is None or run.seed in seeds])
+    return np.array([run.final for run in of_setting if seeds is None or run.seed in seeds])
 
 
 def mean(x: np.ndarray) -> np.ndarray:
@@ -228,47 +200,9 @@ def acli(ppo: np.ndarray, ppo_m: np.ndarray, trpo: np.ndarray, trpo_plus: np.nda
     return np.maximum(abs(mean(ppo) - mean(ppo_m)), abs(mean(trpo_plus) - mean(trpo)))
 
 
-def bootstrap(statistic: Callable, *samples: np.ndarray) -> dict[str, Any]:
-    """The statistic of samples [n], [m], ... and, where each has two runs or more, its BCa interval; none where it
-    degenerates, since all draws are alike."""
-    value, ends = float(statistic(*samples)), None
-    if min(map(len, samples)) > 1:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that it degenerates
-            found = stats.bootstrap(
-                samples, lambda *x, axis: statistic(*x), n_resamples=DRAWS, batch=1000, vectorized=True, rng=0
-            ).confidence_interval
-        ends = [float(found.low), float(found.high)] if np.isfinite(found).all() else None
-    return dict(value=value, interval=ends)
-
-
-def mean_of(x: np.ndarray) -> dict[str, Any]:
-    """Mean of x [n] and its interval."""
-    return dict(value=float(mean(x)), interval=t_interval(x))
-
-
-def difference(x: np.ndarray, y: np.ndarray) -> dict[str, Any]:
-    """Mean of x [n] minus mean of y [m], runs of two settings, and its Welch interval."""
-    return contrast([x, y], [1, -1])
-
-
 def plain(value: float) -> dict[str, Any]:
     """A number that has no interval."""
-    return dict(value=float(value), interval=None)
-
-
-def contrast(samples: list[np.ndarray], weights: list[float]) -> dict[str, Any]:
-    """The sum of weighted means of samples [n], [m], ..., and its t interval with Satterthwaite's degrees of freedom,
-    which for two samples is Welch's."""
-    value, ends = float(sum(w * mean(x) for w, x in zip(weights, samples))), None
-    if min(map(len, samples)) > 1:
-        parts = np.array([w**2 * np.var(x, ddof=1) / len(x) for w, x in zip(weights, samples)])
-        ends = [value, value]
-        if parts.any():
-            freedom = parts.sum() ** 2 / sum(part**2 / (len(x) - 1) for part, x in zip(parts, samples))
-            half = stats.t.ppf(0.975, freedom) * parts.sum() ** 0.5
-            ends = [float(value - half), float(value + half)]
-    return dict(value=value, interval=ends)
+    return dict(mean=float(value), interval=None)
 
 
 def curve(lines: list[tuple[np.ndarray, np.ndarray]], scale: Callable = np.array, back: Callable = np.array) -> dict:
@@ -277,21 +211,25 @@ def curve(lines: list[tuple[np.ndarray, np.ndarray]], scale: Callable = np.array
     x = np.linspace(max(steps[0] for steps, _ in lines), min(steps[-1] for steps, _ in lines), 100)
     smooth = [np.convolve(np.pad(y, 5, "edge"), np.ones(11) / 11, "valid") for _, y in lines]
     values = scale(np.transpose([np.interp(x, steps, y) for (steps, _), y in zip(lines, smooth)]))
-    ends = np.transpose([t_interval(y) for y in values]) if len(lines) > 1 else []
+    ends = np.transpose([intervals.t_interval(y) for y in values]) if len(lines) > 1 else []
     drawn = [x, *(back(y) for y in (values.mean(1), *ends))]
     return {name: [float(f"{x:.6g}") for x in y] for name, y in zip(("steps", "mean", "low", "high"), drawn)}
 
 
 def summarize(key: tuple[str, str], tried: list[list[Run]], seeds: set[int], kl: bool) -> dict[str, Any]:
     """What there is to say of a setting in an environment, from its runs for each value tried, the best first."""
-    runs, x = tried[0], finals(tried[0])
-    numbers = dict(env_id=key[0], label=key[1], algo=runs[0].algo, seeds=[run.seed for run in runs], finals=x.tolist())
-    numbers |= dict(mean=mean_of(x), interquartile_mean=bootstrap(interquartile_mean, x) if len(x) > 3 else None)
+    best, x = tried[0], finals(tried[0])
+    numbers = dict(env_id=key[0], label=key[1], algo=best[0].algo, seeds=[run.seed for run in best], finals=x.tolist())
+    quartiles = intervals.bootstrap(interquartile_mean, x) if len(x) > 3 else None
+    numbers |= dict(mean=intervals.mean_of(x), interquartile_mean=quartiles)
     numbers |= dict(tried=[y[0].tuned | dict(runs=len(seeds), mean=float(mean(finals(y, seeds)))) for y in tried])
-    numbers |= dict(tuned=runs[0].tuned, settings=runs[0].settings, curve=curve([(x.steps, x.rewards) for x in runs]))
-    if kl and all(len(run.kl[0]) for run in runs):  # a mean of logarithms: TRPO's is a hundred times that of A2C
-        numbers |= dict(kl=curve([run.kl for run in runs], lambda y: np.log(y.clip(1e-12)), np.exp))
+    numbers |= dict(tuned=best[0].tuned, settings=best[0].settings, curve=curve([(x.steps, x.rewards) for x in best]))
+    if kl and all(len(run.kl[0]) for run in best):  # a mean of logarithms: TRPO's is a hundred times that of A2C
+        numbers |= dict(kl=curve([run.kl for run in best], lambda y: np.log(y.clip(1e-12)), np.exp))
     return numbers
+
+
+MOST = 20  # settings in a table of probabilities of improvement, whose intervals take 0.1 s for each pair
 
 
 def improvements(settings: Settings) -> list[dict[str, Any]]:
@@ -299,14 +237,16 @@ def improvements(settings: Settings) -> list[dict[str, Any]]:
     the environments where both have runs."""
     env_ids, labels = (list(dict.fromkeys(column)) for column in zip(*settings))
     found = []
-    for places in [[env_id] for env_id in env_ids] + [env_ids] * (len(env_ids) > 1):
+    for places in [[env_id] for env_id in env_ids] + [env_ids] * (len(env_ids) > 1) if len(labels) <= MOST else ():
         p = {}
         for x, y in combinations(labels, 2):
             both = [env_id for env_id in places if (env_id, x) in settings and (env_id, y) in settings]
             if both:
-                p[x, y] = bootstrap(improvement, *(finals(settings[env_id, z]) for env_id in both for z in (x, y)))
+                p[x, y] = intervals.bootstrap(
+                    improvement, *(finals(settings[env_id, z]) for env_id in both for z in (x, y))
+                )
                 ends = p[x, y]["interval"]
-                p[y, x] = dict(value=1 - p[x, y]["value"], interval=ends and [1 - ends[1], 1 - ends[0]])
+                p[y, x] = dict(mean=1 - p[x, y]["mean"], interval=ends and [1 - ends[1], 1 - ends[0]])
         here = [x for x in labels if any(x in pair for pair in p)]
         if here:
             found.append(dict(env_ids=places, labels=here, p=[[p.get((x, y)) for y in here] for x in here]))
@@ -329,8 +269,8 @@ def average_improvements(settings: Settings, labels: tuple[str, ...]) -> tuple[l
         cell |= dict(seeds=[len(x) for x in samples])
         # PPO, PPO-M, TRPO, TRPO+
         signs = dict(optimizations=(1, -1, -1, 1), step=(1, 1, -1, -1), interaction=(1, -1, 1, -1))
-        cell |= dict(effects={name: contrast(samples, [x / 2 for x in of]) for name, of in signs.items()})
-        found.append(cell | dict(differences={name: difference(*pair) for name, pair in zip(names, pairs)}))
+        cell |= dict(effects={name: intervals.contrast(samples, [x / 2 for x in of]) for name, of in signs.items()})
+        found.append(cell | dict(differences={name: intervals.difference(*pair) for name, pair in zip(names, pairs)}))
     return found, lacking
 
 
@@ -342,17 +282,17 @@ def paired_differences(settings: Settings, noise: dict[str, dict]) -> tuple[list
     (gradient clipping's two are one); and of all on minus all off, of the on/off arguments that vary there. And which
     of these settings lack runs of the same seed."""
     found, lacking = [], []
-    for env_id, algo in dict.fromkeys((key[0], runs[0].algo) for key, runs in settings.items()):
-        here = [runs for key, runs in settings.items() if (key[0], runs[0].algo) == (env_id, algo)]
-        names = differing([runs[0].settings for runs in here])
+    for env_id, algo in dict.fromkeys((key[0], x[0].algo) for key, x in settings.items()):
+        here = [x for key, x in settings.items() if (key[0], x[0].algo) == (env_id, algo)]
+        names = runs.differing([x[0].settings for x in here])
         switches = [name for name in names if isinstance(here[0][0].settings.get(name), bool)]
         cells = []
         for on, off in permutations(here, 2):
-            switched = differing([on[0].settings, off[0].settings])
+            switched = runs.differing([on[0].settings, off[0].settings])
             alone = len(switched) == 1 or switched in (NINTH, switches)
             if not alone or any(on[0].settings.get(name) is not True for name in switched):
                 continue
-            of = [{run.seed: run for run in runs} for runs in (on, off)]
+            of = [{run.seed: run for run in of_setting} for of_setting in (on, off)]
             seeds = sorted(of[0].keys() & of[1].keys())
             if not seeds:
                 lacking.append(f"--paired: no seed in common: {on[0].folder}, {off[0].folder}")
@@ -362,7 +302,7 @@ def paired_differences(settings: Settings, noise: dict[str, dict]) -> tuple[list
             others = [name for name in switches if name not in switched]
             cell = dict(env_id=env_id, algo=algo, switched=switched, others=others)
             cell |= dict(others_on=[name for name in others if on[0].settings[name]])
-            cell |= dict(seeds=seeds, differences=x.tolist(), mean=mean_of(x))
+            cell |= dict(seeds=seeds, differences=x.tolist(), mean=intervals.mean_of(x))
             cells.append(cell | dict(noise=noise_differences(pairs, noise)))
         place = {name: i for i, name in enumerate(switches)}
         found += sorted(cells, key=lambda x: (len(x["switched"]), place[x["switched"][0]], -len(x["others_on"])))
@@ -371,23 +311,23 @@ def paired_differences(settings: Settings, noise: dict[str, dict]) -> tuple[list
     return found, lacking
 
 
-def read_noise(path: Path, runs: list[Run]) -> dict[str, dict[int, np.ndarray]]:
+def read_noise(path: Path, found: list[Run]) -> dict[str, dict[int, np.ndarray]]:
     """Of each run, by the name of its folder, and iteration, the cosine of two estimates from a training batch of K
     pairs that its noise scale B says, K / (K + B), and the ends of its interval. (B itself has a pole, where few pairs
     do not tell it from infinity.) It is from the most pairs that were measured of the checkpoint as it is."""
     if not path.is_file():
-        stop(f"--noise: no file {path}")
-    found = {}
+        runs.stop(f"--noise: no file {path}")
+    noise = {}
     try:
-        cells = read_cells(path)
-        for run in runs:
-            for iteration, cell in largest_cells(current_cells(cells, run.folder), "true_pairs").items():
+        cells = kept.read_cells(path)
+        for run in found:
+            for iteration, cell in kept.largest_cells(kept.current_cells(cells, run.folder), "true_pairs").items():
                 scale, K = cell["noise_scale"]["value network"], cell["batch_size"]
                 inverse = np.array([scale["grad_sq"] / scale["trace"], *scale["inverse_interval"]])  # 1 / B
-                found.setdefault(run.folder.name, {})[iteration] = K * inverse / (1 + K * inverse)
+                noise.setdefault(run.folder.name, {})[iteration] = K * inverse / (1 + K * inverse)
     except (ValueError, KeyError, TypeError):
-        stop(f"--noise: {path} is not what gradient.py writes, with three repeats or more")
-    return found
+        runs.stop(f"--noise: {path} is not what gradient.py writes, with three repeats or more")
+    return noise
 
 
 def noise_differences(pairs: list[tuple[Run, Run]], noise: dict[str, dict]) -> list[dict[str, Any]]:
@@ -407,7 +347,7 @@ def noise_differences(pairs: list[tuple[Run, Run]], noise: dict[str, dict]) -> l
         unlike = (on != off).any(1, keepdims=True)
         below = np.linalg.norm(unlike * np.column_stack([on[:, 0] - on[:, 1], off[:, 2] - off[:, 0]])) / len(x)
         above = np.linalg.norm(unlike * np.column_stack([on[:, 2] - on[:, 0], off[:, 0] - off[:, 1]])) / len(x)
-        mean = dict(value=x.mean().item(), interval=[(x.mean() - below).item(), (x.mean() + above).item()])
+        mean = dict(mean=x.mean().item(), interval=[(x.mean() - below).item(), (x.mean() + above).item()])
         cell = dict(iteration=iteration, seeds=list(measured), on=on.tolist(), off=off.tolist())
         found.append(cell | dict(differences=x.tolist(), mean=mean))
     return found
@@ -418,55 +358,43 @@ def noise_differences(pairs: list[tuple[Run, Run]], noise: dict[str, dict]) -> l
 Table = tuple[str, list[str], list[list[str]]]  # title, header, rows
 
 
-def number(x: float) -> str:
-    return f"{x:.0f}" if abs(x) >= 100 else f"{x:.3g}"
-
-
-def estimate(numbers: dict[str, Any] | None, show: Callable = number) -> str:
-    """Value and, where there is one, interval."""
-    if numbers is None:
-        return "-"
-    ends = numbers["interval"]
-    return show(numbers["value"]) + (f" [{', '.join(map(show, ends))}]" if ends else "")
-
-
 def switch(cell: dict[str, Any]) -> str:
     if cell["switched"] == NINTH:
         return "grad-clip (both)"
-    return flag(cell["switched"][0], True) if len(cell["switched"]) == 1 else "all together"
+    return runs.flag(cell["switched"][0], True) if len(cell["switched"]) == 1 else "all together"
 
 
 def others(cell: dict[str, Any]) -> str:
     """State of the varying on/off arguments that are not switched."""
     if cell["others_on"] == cell["others"]:
         return "on" if cell["others"] else ""
-    return ", ".join(flag(name, True) for name in cell["others_on"]) or "off"
+    return ", ".join(runs.flag(name, True) for name in cell["others_on"]) or "off"
 
 
 def reward_tables(results: dict[str, list]) -> list[Table]:
     rows = []
     for x in results["settings"]:
-        label = " ".join([x["label"], *(f"({flag(*tuned)})" for tuned in x["tuned"].items())])
-        estimates = estimate(x["mean"]), estimate(x["interquartile_mean"])
-        ends = f"{number(min(x['finals']))} to {number(max(x['finals']))}"
+        label = " ".join([x["label"], *(f"({runs.flag(*tuned)})" for tuned in x["tuned"].items())])
+        estimates = intervals.text(x["mean"]), intervals.text(x["interquartile_mean"])
+        ends = f"{intervals.short(min(x['finals']))} to {intervals.short(max(x['finals']))}"
         rows.append([x["env_id"], label, str(len(x["seeds"])), *estimates, ends])
     header = ["environment", "setting", "seeds", "mean [95 % t]", "interquartile mean [95 % BCa]", "range"]
     tables = [("Final rewards", header, rows)]
     if cells := results["aai"]:
-        rows = [[x["env_id"], *map(estimate, [*x["effects"].values(), x["aai"], x["acli"]])] for x in cells]
+        rows = [[x["env_id"], *map(intervals.text, [*x["effects"].values(), x["aai"], x["acli"]])] for x in cells]
         effects = [f"{name} [95 % t]" for name in cells[0]["effects"]]
         title = f"Effects of the optimizations and of the step, from {', '.join(cells[0]['labels'])}; IM's AAI and ACLI"
         tables.append((title, ["environment", *effects, "AAI", "ACLI"], rows))
         header = ["environment", *(f"{x} [95 % Welch]" for x in cells[0]["differences"])]
-        rows = [[x["env_id"], *map(estimate, x["differences"].values())] for x in cells]
+        rows = [[x["env_id"], *map(intervals.text, x["differences"].values())] for x in cells]
         tables.append(("The differences that AAI (two on the left) and ACLI are the larger sizes of", header, rows))
     if cells := results["paired"]:
         cells = [(x, [x["env_id"], x["algo"], switch(x), others(x)]) for x in cells]
-        rows = [[*start, str(len(x["seeds"])), estimate(x["mean"])] for x, start in cells]
+        rows = [[*start, str(len(x["seeds"])), intervals.text(x["mean"])] for x, start in cells]
         header = ["environment", "algorithm", "argument", "others", "seeds", "on minus off [95 % t]"]
         tables.append(("Final rewards with an argument on minus those with it off, by seed", header, rows))
         rows = [
-            [*start, str(y["iteration"]), str(len(y["seeds"])), estimate(y["mean"], "{:.3f}".format)]
+            [*start, str(y["iteration"]), str(len(y["seeds"])), intervals.text(y["mean"], "{:.3f}".format)]
             for x, start in cells
             for y in x["noise"]
         ]
@@ -480,7 +408,9 @@ def improvement_tables(cells: list[dict[str, Any]]) -> list[Table]:
     tables = []
     for x in cells:
         names = [f"{i} {label}" for i, label in enumerate(x["labels"], 1)]
-        rows = [[name, *(p and estimate(p, "{:.2f}".format) or "" for p in row)] for name, row in zip(names, x["p"])]
+        rows = [
+            [name, *(p and intervals.text(p, "{:.2f}".format) or "" for p in row)] for name, row in zip(names, x["p"])
+        ]
         where = "mean over " * (len(x["env_ids"]) > 1) + ", ".join(x["env_ids"])
         header = ["", *(f"over {name.split()[0]}" for name in names)]
         tables.append((f"Probability of improvement [95 % BCa] of row over column, {where}", header, rows))
@@ -510,39 +440,39 @@ def latex(title: str, header: list[str], rows: list[list[str]]) -> str:
 def draw_curves(settings: list[dict[str, Any]], name: str, path: Path, **y_axis: str) -> None:
     """A panel for each environment, a line for each setting; intervals as long as they would not hide one another."""
     env_ids = list(dict.fromkeys(x["env_id"] for x in settings))
-    styles = line_styles({x["label"]: x["algo"] for x in settings})
-    figure, axes = new_figure(1, len(env_ids), (max(4.2, 2.6 * len(env_ids)), 2.5))
+    styles = figures.line_styles({x["label"]: x["algo"] for x in settings})
+    figure, axes = figures.new_figure(1, len(env_ids), (max(4.2, 2.6 * len(env_ids)), 2.5))
     for cell in settings:
         axis, curve = axes[0, env_ids.index(cell["env_id"])], cell[name]
         x, style = np.array(curve["steps"]) / 1e6, styles[cell["label"]]
         axis.plot(x, curve["mean"], **style, markevery=10)
-        if len(styles) <= len(COLOURS) and len(cell["seeds"]) > 2:  # of two runs it would fill the panel
+        if len(styles) <= len(figures.COLOURS) and len(cell["seeds"]) > 2:  # of two runs it would fill the panel
             axis.fill_between(x, curve["low"], curve["high"], color=style["color"], alpha=0.2, linewidth=0)
     for axis, env_id in zip(axes[0], env_ids):
         axis.set(title=env_id, xlabel="steps (millions)")
         axis.set(**y_axis if axis is axes[0, 0] else dict(y_axis, ylabel=""))
-    save_figure(figure, path)
+    figures.save_figure(figure, path)
 
 
 def draw_histograms(settings: Settings, names: list[str], path: Path) -> None:
     """Rows: environments; columns: arguments; all final rewards, split by the argument (IM Fig. 1)."""
     env_ids = list(dict.fromkeys(env_id for env_id, _ in settings))
     size = 0.6 + 2.1 * len(names), 0.6 + 1.7 * len(env_ids)
-    figure, axes = new_figure(len(env_ids), len(names), size, sharex="row", sharey="row")
+    figure, axes = figures.new_figure(len(env_ids), len(names), size, sharex="row", sharey="row")
     for row, env_id in zip(axes, env_ids):
-        runs = [run for (place, _), x in settings.items() if place == env_id for run in x]
-        edges = np.histogram_bin_edges(finals(runs), 15)
+        here = [run for (place, _), x in settings.items() if place == env_id for run in x]
+        edges = np.histogram_bin_edges(finals(here), 15)
         for axis, name in zip(row, names):
             for value, label, like, hatch in ((True, "on", "ppo", ""), (False, "off", "trpo_plus", "////")):
-                rewards = finals([run for run in runs if run.settings[name] is value])
-                style = dict(color=COLOURS[like], alpha=0.6, hatch=hatch, edgecolor="black", linewidth=0.5)
+                rewards = finals([run for run in here if run.settings[name] is value])
+                style = dict(color=figures.COLOURS[like], alpha=0.6, hatch=hatch, edgecolor="black", linewidth=0.5)
                 axis.hist(rewards, edges, histtype="stepfilled", label=label, **style)
             axis.set_xlabel("final reward")
             axis.yaxis.get_major_locator().set_params(integer=True)
         row[0].set_ylabel(f"{env_id}\nruns")
     for axis, name in zip(axes[0], names):
-        axis.set_title(flag(name, True))
-    save_figure(figure, path)
+        axis.set_title(runs.flag(name, True))
+    figures.save_figure(figure, path)
 
 
 def draw_paired(cells: list[dict[str, Any]], path: Path) -> None:
@@ -570,7 +500,7 @@ def draw_differences(rows: list[dict[str, list[dict[str, Any]]]], xlabel: str, p
     names = [list(dict.fromkeys(switch(x) for cells in row.values() for x in cells)) for row in rows]
     heights, columns = [2 + len(x) for x in names], max(map(len, rows))
     size = 0.9 + (3.3 if columns < 3 else 2.3) * columns, 0.5 + 0.3 * sum(heights)
-    figure, axes = new_figure(len(rows), columns, size, sharey="row", height_ratios=heights)
+    figure, axes = figures.new_figure(len(rows), columns, size, sharey="row", height_ratios=heights)
     looks = {"on": ("with the others on", "ppo", -0.15), "off": ("with the others off", "trpo_plus", 0.15)}
     looks[""] = "_", "vmpo", 0  # all together
     for panels, row, of_row in zip(axes, rows, names):
@@ -579,15 +509,15 @@ def draw_differences(rows: list[dict[str, list[dict[str, Any]]]], xlabel: str, p
         for axis, (title, cells) in zip(panels, row.items()):
             for x in cells:
                 label, like, shift = looks.get(others(x), ("with some of the others on", "reinforce", 0))
-                style = look(like) | dict(label=label, linestyle="none")
-                y, value, ends = of_row.index(switch(x)) + shift, x["mean"]["value"], x["mean"]["interval"]
+                style = figures.look(like) | dict(label=label, linestyle="none")
+                y, value, ends = of_row.index(switch(x)) + shift, x["mean"]["mean"], x["mean"]["interval"]
                 axis.plot(x["differences"], [y] * len(x["seeds"]), "|", color=style["color"], alpha=0.6, markersize=8)
                 axis.errorbar(value, y, xerr=ends and [[value - ends[0]], [ends[1] - value]], capsize=2, **style)
             axis.set(title=title, xlabel=xlabel)
             axis.axvline(0, color="black", linewidth=0.8)
         for axis in panels[len(row) :]:
             axis.set_axis_off()
-    save_figure(figure, path)
+    figures.save_figure(figure, path)
 
 
 # Main ----------------------------------------------------------------------------------------------------------------
@@ -596,25 +526,25 @@ def draw_differences(rows: list[dict[str, list[dict[str, Any]]]], xlabel: str, p
 def main(argv: list[str] | None = None) -> None:
     args = tyro.cli(Args, args=argv, description=__doc__)
     best_of, histograms = ([name.replace("-", "_") for name in names] for names in (args.best_of, args.histograms))
-    folders = {folder.resolve(): folder for folder in args.runs}  # each once
-    runs = [read_run(folder, best_of) for folder in folders.values()] or stop("name one run folder or more")
+    folders = {folder.resolve(): folder for folder in named_folders(args)}  # each once
+    found = [read_run(folder, best_of) for folder in folders.values()] or runs.stop("name one run folder or more")
     for name in best_of:
-        if not any(name in run.tuned for run in runs):
-            stop(f"--best-of {name}: no run has this argument")
+        if not any(name in run.tuned for run in found):
+            runs.stop(f"--best-of {name}: no run has this argument")
     for name in histograms:
-        if not all(isinstance(run.settings.get(name), bool) for run in runs):
-            stop(f"--histograms {name}: not an on/off argument of all these runs")
+        if not all(isinstance(run.settings.get(name), bool) for run in found):
+            runs.stop(f"--histograms {name}: not an on/off argument of all these runs")
     if args.noise and not args.paired:
-        stop("--noise: needs --paired")
-    noise = read_noise(args.noise, runs) if args.noise else {}
-    grouped = group_runs(runs, args.labels)
-    path = output_folder(args.out, args.runs) / "rewards.json"
-    incomplete = {str(run.folder): run.missing for run in runs if run.missing}
+        runs.stop("--noise: needs --paired")
+    noise = read_noise(args.noise, found) if args.noise else {}
+    grouped = group_runs(found, args.labels)
+    path = runs.output_folder(args.out, tuple(folders.values())) / "rewards.json"
+    incomplete = {str(run.folder): run.missing for run in found if run.missing}
     for folder, missing in incomplete.items():
         print(f"left out: {folder}: {missing}", file=sys.stderr)
     complete = {key: [run for run in x if not run.missing] for key, x in grouped.items()}
     tried = {key: candidates(x) for key, x in complete.items() if x}
-    settings = {key: x[0] for key, (x, _) in tried.items()} or stop("no run is complete")
+    settings = {key: x[0] for key, (x, _) in tried.items()} or runs.stop("no run is complete")
 
     results = dict(incomplete=[dict(run=folder, missing=missing) for folder, missing in incomplete.items()])
     results |= dict(scripts=[dict(algo=algo, versions=x) for algo, x in versions(settings).items()])
@@ -632,7 +562,7 @@ def main(argv: list[str] | None = None) -> None:
         if with_kl:
             draw_curves(with_kl, "kl", path.with_name("rewards_kl"), **text)
     for name in histograms:
-        if len({runs[0].settings[name] for runs in settings.values()}) < 2:
+        if len({x[0].settings[name] for x in settings.values()}) < 2:
             lacking.append(
                 f"--histograms {name}: must be an argument that is on in some of these runs and off in others"
             )
@@ -649,6 +579,14 @@ def main(argv: list[str] | None = None) -> None:
         print(f"rewards.py: {line}", file=sys.stderr)
     if lacking:
         raise SystemExit(1)
+
+
+def named_folders(args: Args) -> list[Path]:
+    try:
+        lines = args.folders.read_text().splitlines() if args.folders else []
+    except OSError as error:
+        runs.stop(f"--folders {args.folders}: {error.strerror}")
+    return [*args.runs, *(Path(line) for line in lines if line)]
 
 
 def write_tables(results: dict[str, list], path: Path) -> None:
@@ -670,4 +608,4 @@ def write_tables(results: dict[str, list], path: Path) -> None:
 
 
 if __name__ == "__main__":
-    run_program(main)
+    runs.run_program(main)

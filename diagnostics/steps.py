@@ -12,42 +12,18 @@ is the mean over the states of one more batch, of both directions (our choice). 
 over the steps.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 import tyro
-from common import (
-    LabelledOptions,
-    Setting,
-    Source,
-    by_setting,
-    check_options,
-    checkpoint_state,
-    choose,
-    collect_group,
-    cosines,
-    draw_setting,
-    flat_parameters,
-    fresh_state,
-    identify,
-    measure_missing,
-    new_figure,
-    open_runs,
-    output_folder,
-    pairwise,
-    run_program,
-    run_styles,
-    save_figure,
-    stop,
-    with_parameters,
-    with_step,
-)
-from torch.distributions import kl_divergence
+from common import figures, intervals, kept, runs, sampling
+from common.runs import AtLeast, Source
+from common.sampling import Sampler, Task
 
 VERSION = 1  # raised where the numbers that it measures change
 
@@ -55,11 +31,11 @@ VERSION = 1  # raised where the numbers that it measures change
 
 
 @dataclass(frozen=True, kw_only=True)
-class Args(LabelledOptions):
-    checkpoints: tuple[int, ...] | Literal["all"] = ()
+class Args(runs.LabelledOptions):
+    checkpoints: Annotated[tuple[int, ...] | Literal["all"], AtLeast(0)] = ()
     """iterations, or all that have a step; default: 0 150 300 450 or, where a run has fewer, its first, its thirds, its
     last with a step"""
-    repeats: int = 100
+    repeats: Annotated[int, AtLeast(2, "or there is nothing to compare")] = 100
     """steps from each checkpoint"""
 
 
@@ -68,47 +44,62 @@ class Args(LabelledOptions):
 
 def training_step(source: Source, seed: tuple[int, ...], num_envs: int, num_steps: int) -> np.ndarray:
     """Policy parameters [P] after one whole update on a fresh batch of the size that training uses."""
-    script, args, state = fresh_state(source, seed, num_envs, num_steps)
+    script, args, state = sampling.fresh_state(source, seed, num_envs, num_steps)
     script.update(args, state, script.estimate_advantages(args, state, script.rollout(args, state)))
-    return flat_parameters(state.policy).numpy()
+    return sampling.flat_parameters(state.policy).numpy()
 
 
-def measure_steps(args: Args, source: Source, sample: Callable, _: Any) -> Iterator[dict[str, Any]]:
+def draw(args: Args, source: Source, sample: Sampler, _: Any) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Observations of a fresh batch, and the policy's parameters after each step from the checkpoint."""
+    settings = runs.read_config(source.run)["args"]
+    size, seed = (settings["num_envs"], settings["num_steps"]), (args.seed, source.iteration)
+    tasks = [Task(size[0] * size[1], partial(sampling.collect_group, source, (*seed, 1), *size))]
+    for i in range(args.repeats):
+        tasks.append(Task(size[0] * size[1], partial(training_step, source, (*seed, 2, i), *size)))
+    experience, *after = sample(tasks)
+    return experience["obs"], after
+
+
+def measure_steps(
+    source: Source, _: Sampler, __: Any, drawn: tuple[np.ndarray, list[np.ndarray]]
+) -> Iterator[dict[str, Any]]:
     """Pairwise cosines of the steps from a checkpoint, and pairwise KL of the policies that they lead to."""
-    _, settings, state = checkpoint_state(source)
-    size = settings.num_envs, settings.num_steps
-    [experience] = sample(collect_group, [(source, (args.seed, source.iteration, 1), *size)])
-    after = list(
-        sample(training_step, [(source, (args.seed, source.iteration, 2, i), *size) for i in range(args.repeats)])
-    )
-    steps = (np.stack(after) - flat_parameters(state.policy).numpy()).astype(np.float64)
-    numbers = dict(cosine=pairwise(cosines(steps, steps)), kl=pairwise(kls(state.policy, after, experience["obs"])))
-    for pairs in numbers.values():
-        del pairs["all"]  # 4,950 of each
+    (obs, after), policy = drawn, sampling.checkpoint_state(source)[2].policy
+    steps = (np.stack(after) - sampling.flat_parameters(policy).numpy()).astype(np.float64)
+    pairs = dict(cosine=intervals.cosines(steps, steps), kl=kls(policy, after, obs))
+    numbers = {name: intervals.pairwise(x) for name, x in pairs.items()}
+    for name in numbers:
+        del numbers[name]["all"]  # 4,950 of each
     yield numbers | dict(norms=np.linalg.norm(steps, axis=1).tolist())
 
 
 @torch.no_grad()
 def kls(policy: torch.nn.Module, parameters: list[np.ndarray], obs: np.ndarray) -> np.ndarray:
     """Mean KL [n, n] between the policies with these parameters, n of [P], on the states, both directions averaged."""
-    policies = [with_parameters(policy, torch.as_tensor(x))(torch.from_numpy(obs)) for x in parameters]
-    found = np.array([[kl_divergence(one, other).mean().item() for other in policies] for one in policies])
-    return (found + found.T) / 2
+    at = [sampling.with_parameters(policy, torch.as_tensor(x))(torch.from_numpy(obs)) for x in parameters]
+    means, stds = (np.stack([getattr(x, name).double().numpy() for x in at]) for name in ("mean", "stddev"))
+    means -= means.mean(0)  # the KL does not change, but less is lost in the differences below
+    # KL(i || j) is a sum of products of what i and what j say: one product of matrices instead of n^2 comparisons.
+    of_i = np.stack([stds**2 + means**2, means, np.ones_like(means)], -1).reshape(len(at), -1)
+    of_j = np.stack([1 / stds**2, -2 * means / stds**2, means**2 / stds**2], -1).reshape(len(at), -1)
+    logs = np.log(stds).sum((1, 2))
+    found = (of_i @ of_j.T - means[0].size) / 2 + logs - logs[:, None]
+    return (found + found.T) / (2 * len(obs))
 
 
 # Figure --------------------------------------------------------------------------------------------------------------
 
 
-def draw_steps(settings: list[Setting], path: Path) -> None:
+def draw_steps(settings: list[figures.Setting], path: Path) -> None:
     """Pairwise cosine and KL of update steps over training (TPG Fig. 13)."""
-    figure, axes = new_figure(1, 2, (6.5, 2.8))
-    for style, runs in settings:
+    figure, axes = figures.new_figure(1, 2, (6.5, 2.8))
+    for style, of_runs in settings:
         for axis, name in zip(axes[0], ("cosine", "kl")):
-            lines = [([cell["iteration"] for cell in cells], [cell[name] for cell in cells]) for cells in runs]
-            draw_setting(axis, lines, style)
+            lines = [([cell["iteration"] for cell in cells], [cell[name] for cell in cells]) for cells in of_runs]
+            figures.draw_setting(axis, lines, style)
     axes[0, 0].set(xlabel="iteration", ylabel="cosine between update steps")
     axes[0, 1].set(xlabel="iteration", ylabel="KL between policies (nats)", yscale="log")
-    save_figure(figure, path)
+    figures.save_figure(figure, path)
 
 
 # Main ----------------------------------------------------------------------------------------------------------------
@@ -116,33 +107,29 @@ def draw_steps(settings: list[Setting], path: Path) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     args = tyro.cli(Args, args=argv, description=__doc__)
-    check_options(args)
-    if args.repeats < 2:
-        stop("--repeats: two or more, or there is nothing to compare")
-    runs = []
-    for sources in open_runs(args.runs, args.script):
-        chosen = [] if args.checkpoints == "all" else choose(sources, args.checkpoints)
-        runs.append(with_step(sources, tuple(source.iteration for source in chosen)))
-    styles = run_styles(args.runs, args.labels)
-    path = output_folder(args.out, args.runs) / "steps.jsonl"
-    cells = iter(measure_missing(args, path, [steps_work(args, source) for source in sum(runs, [])]))
-    measured = by_setting(styles, [[next(cells) for _ in sources] for sources in runs])
-    for style, cells_of_runs in measured:
-        for cell in sum(cells_of_runs, []):
-            means = "cosine between steps {:.3f}, KL between their policies {:.2g} nats".format(
-                cell["cosine"]["mean"], cell["kl"]["mean"]
-            )
-            print(f"{style['label']}, {cell['run'].split('__')[-1]}, iteration {cell['iteration']}: {means}")
-    draw_steps(measured, path)
+    runs.check_options(args)
+    chosen = []
+    for sources in runs.open_runs(args.runs, args.script):
+        some = () if args.checkpoints == "all" else runs.choose(sources, args.checkpoints)
+        chosen.append(runs.with_step(sources, tuple(source.iteration for source in some)))
+    styles = figures.run_styles(args.runs, args.labels)
+    path = runs.output_folder(args.out, args.runs) / "steps.jsonl"
+    cells = iter(kept.measure_missing(args, path, [steps_work(args, source) for source in sum(chosen, [])]))
+    settings = figures.by_setting(styles, [[next(cells) for _ in sources] for sources in chosen])
+    for style, of_runs in settings:
+        for cell in sum(of_runs, []):
+            cosine, kl = (intervals.text(cell[name]) for name in ("cosine", "kl"))
+            of = f"{style['label']}, {cell['run'].split('__')[-1]}, {figures.title([cell])}"
+            print(f"{of}: cosine between steps {cosine}, KL between their policies {kl} nats")
+    draw_steps(settings, path)
 
 
-def steps_work(args: Args, source: Source) -> tuple:
+def steps_work(args: Args, source: Source) -> kept.Work:
     """The steps from a checkpoint, as measure_missing takes them."""
-    settings = checkpoint_state(source)[1]
-    cost = (1 + args.repeats) * settings.num_envs * settings.num_steps
-    cell = identify(source, args.seed) | dict(step_repeats=args.repeats)
-    return partial(measure_steps, args), source, [cell], cost
+    cost = (1 + args.repeats) * runs.batch_size(runs.read_config(source.run))
+    cell = kept.identify(source, args.seed) | dict(step_repeats=args.repeats)
+    return kept.Work(source, [cell], cost, partial(draw, args, source), partial(measure_steps, source))
 
 
 if __name__ == "__main__":
-    run_program(main)
+    runs.run_program(main)

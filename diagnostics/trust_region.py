@@ -20,38 +20,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
-import torch
 import tyro
-from common import (
-    GROUP,
-    LabelledOptions,
-    Setting,
-    Source,
-    by_setting,
-    check_options,
-    checkpoint_state,
-    collect,
-    draw_setting,
-    flat_parameters,
-    identify,
-    measure_missing,
-    new_figure,
-    next_iteration,
-    open_runs,
-    output_folder,
-    play_seeds,
-    run_program,
-    run_styles,
-    save_figure,
-    t_interval,
-    with_step,
-)
-from matplotlib.ticker import LogLocator, NullFormatter
+from common import figures, intervals, kept, runs, sampling
+from common.runs import AtLeast, Source
+from common.sampling import GROUP, Sampler
 from torch import Tensor
-from torch.distributions import Independent, Normal, kl_divergence
 
 VERSION = 1  # raised where the numbers that it measures change
 
@@ -59,8 +35,8 @@ VERSION = 1  # raised where the numbers that it measures change
 
 
 @dataclass(frozen=True, kw_only=True)
-class Args(LabelledOptions):
-    checkpoints: tuple[int, ...] = ()
+class Args(runs.LabelledOptions):
+    checkpoints: Annotated[tuple[int, ...], AtLeast(0)] = ()
     """iterations; default: every checkpoint that has a step"""
     heldout_pairs: int = 20_480
     """fresh state-action pairs at each checkpoint, and about as many again for the reward"""
@@ -69,13 +45,25 @@ class Args(LabelledOptions):
 # Steps ---------------------------------------------------------------------------------------------------------------
 
 
-def measure_step(args: Args, source: Source, sample: Callable, _: Any) -> Iterator[dict[str, Any]]:
+def draw(args: Args, source: Source, sample: Sampler, _: Any) -> dict[str, Any]:
+    """Fresh segments of the checkpoint's policy, and complete episodes instead of those that ended in them."""
+    seed = args.seed, source.iteration
+    heldout = sampling.collect(source, (*seed, 0), args.heldout_pairs, sample)
+    return heldout | dict(episodes=play_pairs(source, (*seed, 1), args.heldout_pairs, sample))
+
+
+def play_pairs(source: Source, seed: tuple[int, ...], pairs: int, sample: Sampler) -> list[tuple[float, int]]:
+    """Return and length of as many complete episodes of a checkpoint's policy as have about so many pairs, by the
+    length of the first GROUP, which are always played."""
+    episodes = list(sampling.play(source, seed, 0, GROUP, 1, sample))
+    length = np.mean([length for _, length in episodes])
+    return episodes + list(sampling.play(source, seed, GROUP, round(pairs / length), round(length), sample))
+
+
+def measure_step(source: Source, _: Sampler, __: Any, heldout: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The step that training took from a checkpoint, on its own batch and on fresh segments, and what it is held to."""
-    script, settings, state = checkpoint_state(source)
-    here = [(source, None, settings.num_envs, settings.num_steps)]
-    [(before, after, _, experience, batch)] = sample(next_iteration, here, here=True)
-    heldout = collect(source, (args.seed, source.iteration, 0), args.heldout_pairs, sample)
-    heldout["episodes"] = play_pairs(source, (args.seed, source.iteration, 1), args.heldout_pairs, sample)
+    script, settings, state = sampling.checkpoint_state(source)
+    before, after, _, experience, batch = sampling.next_iteration(source)
     data = dict(train=(experience, batch), heldout=(heldout, script.estimate_advantages(settings, state, heldout)))
     numbers = {}
     for where, (rollout, pairs) in data.items():
@@ -84,52 +72,29 @@ def measure_step(args: Args, source: Source, sample: Callable, _: Any) -> Iterat
         numbers["max_ratio_allowed"] = 1 + settings.clip_eps
     if hasattr(settings, "max_kl"):
         last = getattr(settings, "max_kl_final", None) or settings.max_kl
-        batch_size = settings.num_envs * settings.num_steps
-        done = before.global_step / (settings.total_timesteps // batch_size * batch_size)
+        done = before.global_step / runs.planned_steps(runs.read_config(source.run))
         numbers["mean_kl_allowed"] = settings.max_kl + done * (last - settings.max_kl)
     yield numbers
-
-
-def play_pairs(source: Source, seed: tuple[int, ...], pairs: int, sample: Callable) -> list[tuple[float, int]]:
-    """Return and length of as many complete episodes of a checkpoint's policy as have about so many pairs, by the
-    length of the first GROUP, which are always played."""
-    parameters = flat_parameters(checkpoint_state(source)[2].policy).numpy()
-
-    def play(first: int, last: int, length: int) -> list[tuple[float, int]]:
-        sizes = [(start, min(GROUP, last - start)) for start in range(first, last, GROUP)]
-        tasks = [(source, seed, episodes, length, start, parameters) for start, episodes in sizes]
-        return sum(sample(play_seeds, tasks), []) if tasks else []
-
-    episodes = play(0, GROUP, 1)
-    length = np.mean([length for _, length in episodes])
-    return episodes + play(GROUP, round(pairs / length), round(length))
 
 
 def mean_reward(episodes: list[tuple[float, int]]) -> dict[str, Any]:
     """Mean return of episodes, each return and length; None where there is none."""
     returns = np.array([episode_return for episode_return, _ in episodes])
     mean = returns.mean().item() if episodes else None
-    return dict(mean_reward=mean, mean_reward_interval=t_interval(returns), episodes=len(episodes))
+    return dict(mean_reward=mean, mean_reward_interval=intervals.t_interval(returns), episodes=len(episodes))
 
 
 def step_size(policy: Callable, batch: dict[str, Tensor], part: int) -> dict[str, Any]:
     """Largest ratio, mean and largest KL of the policy against the one that collected the batch, in each of its parts
     of so many pairs: the mean over the parts."""
-    ratios, kls = compare_policies(policy, batch)
+    ratios, kls = sampling.compare_policies(policy, batch)
     parts = max(1, len(kls) // part)
     measured = dict(max_ratio=(ratios, Tensor.max), mean_kl=(kls, Tensor.mean), max_kl=(kls, Tensor.max))
     numbers = dict(pairs=len(kls), parts=parts)
     for name, (x, statistic) in measured.items():
         of_parts = np.array([float(statistic(y)) for y in x[: parts * part].split(part)])
-        numbers |= {name: of_parts.mean().item(), f"{name}_interval": t_interval(of_parts)}
+        numbers |= {name: of_parts.mean().item(), f"{name}_interval": intervals.t_interval(of_parts)}
     return numbers
-
-
-@torch.no_grad()
-def compare_policies(policy: Callable, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """The policy against the one that collected the batch: ratios and KL(old || new) in nats, both [B]."""
-    old, new = Independent(Normal(batch["old_means"], batch["old_stds"]), 1), policy(batch["obs"])
-    return torch.exp(new.log_prob(batch["actions"]) - batch["old_log_probs"]), kl_divergence(old, new)
 
 
 # Figures -------------------------------------------------------------------------------------------------------------
@@ -138,20 +103,20 @@ PANELS = dict(mean_reward="mean episode return", max_ratio="largest ratio")
 PANELS |= dict(mean_kl="mean KL (nats)", max_kl="largest KL (nats)")
 
 
-def draw_trust_regions(settings: list[Setting], path: Path) -> None:
+def draw_trust_regions(settings: list[figures.Setting], path: Path) -> None:
     """Rows: the training batch, held-out segments; columns: reward, largest ratio, mean and largest KL over training; a
     line for each setting, its runs thin (IM Fig. 3, 4; KLs as in TPG Fig. 28, 29)."""
-    runs = [cells for _, of_setting in settings for cells in of_setting]
-    figure, axes = new_figure(2, 4, (9.6, 4.4), sharex=True, sharey="col")
+    cells_of_runs = [cells for _, of_setting in settings for cells in of_setting]
+    figure, axes = figures.new_figure(2, 4, (9.6, 4.4), sharex=True, sharey="col")
     for row, where in zip(axes, ("train", "heldout")):
         for style, of_setting in settings:
             for axis, name in zip(row, PANELS):
-                draw_setting(axis, [curve(cells, where, name) for cells in of_setting], style)
+                figures.draw_setting(axis, [curve(cells, where, name) for cells in of_setting], style)
                 colour = "black" if name == "max_ratio" else style["color"]  # 1 + eps is that of several scripts
                 for cells in of_setting:
                     allowed = [(x["iteration"], x[f"{name}_allowed"]) for x in cells if f"{name}_allowed" in x]
                     axis.plot(*np.reshape(allowed, (-1, 2)).T, color=colour, linestyle=":", linewidth=1)
-        episodes = sorted(cell[where]["episodes"] for cells in runs for cell in cells)
+        episodes = sorted(cell[where]["episodes"] for cells in cells_of_runs for cell in cells)
         text = {"train": "training batch", "heldout": "held-out segments"}[where]
         text += f", reward of {episodes[0]} to {episodes[-1]} episodes a point"
         row[0].set_title(text, loc="left", fontsize=10)
@@ -159,20 +124,18 @@ def draw_trust_regions(settings: list[Setting], path: Path) -> None:
             axis.set_ylabel(text)
         for axis in row[1:]:
             axis.set_yscale("log")
-            axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            axis.yaxis.set_major_formatter("{x:g}")
-            axis.yaxis.set_minor_formatter(NullFormatter())
-    found = [cell[where]["mean_reward"] for cells in runs for cell in cells for where in ("train", "heldout")]
+            figures.label_log_axis(axis)
+    found = [cell[where]["mean_reward"] for cells in cells_of_runs for cell in cells for where in ("train", "heldout")]
     means = [x for x in found if x is not None]
     margin = 0.2 * max(np.ptp(means), 1e-3)
     axes[0, 0].set_ylim(min(means) - margin, max(means) + margin)  # intervals of two episodes would flatten the rest
     for axis, name in zip(axes[0, 1:], list(PANELS)[1:]):
-        means = [cell[where][name] for cells in runs for cell in cells for where in ("train", "heldout")]
+        means = [cell[where][name] for cells in cells_of_runs for cell in cells for where in ("train", "heldout")]
         if lowest := min((x for x in means if x > 0), default=0):
             axis.set_ylim(bottom=lowest / 1.5)  # as would, on this scale, one that begins near 0
     for axis in axes[1]:
         axis.set_xlabel("iteration")
-    save_figure(figure, path)
+    figures.save_figure(figure, path)
 
 
 def curve(cells: list[dict[str, Any]], where: str, name: str) -> tuple[list[int], list[dict[str, Any]]]:
@@ -187,21 +150,21 @@ def curve(cells: list[dict[str, Any]], where: str, name: str) -> tuple[list[int]
 
 def main(argv: list[str] | None = None) -> None:
     args = tyro.cli(Args, args=argv, description=__doc__)
-    check_options(args)
-    runs = [with_step(sources, args.checkpoints) for sources in open_runs(args.runs, args.script)]
-    styles = run_styles(args.runs, args.labels)
-    path = output_folder(args.out, args.runs) / "trust_region.jsonl"
-    cells = iter(measure_missing(args, path, [step_work(args, source) for source in sum(runs, [])]))
-    draw_trust_regions(by_setting(styles, [[next(cells) for _ in sources] for sources in runs]), path)
+    runs.check_options(args)
+    chosen = [runs.with_step(sources, args.checkpoints) for sources in runs.open_runs(args.runs, args.script)]
+    styles = figures.run_styles(args.runs, args.labels)
+    path = runs.output_folder(args.out, args.runs) / "trust_region.jsonl"
+    cells = iter(kept.measure_missing(args, path, [step_work(args, source) for source in sum(chosen, [])]))
+    settings = figures.by_setting(styles, [[next(cells) for _ in sources] for sources in chosen])
+    draw_trust_regions(settings, path)
 
 
-def step_work(args: Args, source: Source) -> tuple:
+def step_work(args: Args, source: Source) -> kept.Work:
     """The step from a checkpoint, as measure_missing takes it."""
-    settings = checkpoint_state(source)[1]
-    cost = settings.num_envs * settings.num_steps + 2 * args.heldout_pairs
-    cell = identify(source, args.seed) | dict(heldout_pairs=args.heldout_pairs)
-    return partial(measure_step, args), source, [cell], cost
+    cell = kept.identify(source, args.seed) | dict(heldout_pairs=args.heldout_pairs)
+    measure = partial(measure_step, source)
+    return kept.Work(source, [cell], 2 * args.heldout_pairs, partial(draw, args, source), measure)
 
 
 if __name__ == "__main__":
-    run_program(main)
+    runs.run_program(main)

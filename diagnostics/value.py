@@ -21,36 +21,19 @@ Terminal steps are left out. Targets near 0 would blow the mean up (the papers l
 of the mean |target| are left out of the mean, but not of the median. The numbers give their share, and mean_of_all.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 import tyro
-from common import (
-    LabelledOptions,
-    Source,
-    check_options,
-    checkpoint_state,
-    collect,
-    draw_line,
-    identify,
-    measure_missing,
-    new_figure,
-    next_iteration,
-    open_runs,
-    output_folder,
-    run_program,
-    run_styles,
-    save_figure,
-    stop,
-    t_interval,
-    with_step,
-)
+from common import figures, intervals, kept, runs, sampling
+from common.runs import AtLeast, Source
+from common.sampling import Sampler
 from matplotlib.axes import Axes
 from torch import Tensor
 
@@ -60,8 +43,8 @@ VERSION = 1  # raised where the numbers that it measures change
 
 
 @dataclass(frozen=True, kw_only=True)
-class Args(LabelledOptions):
-    checkpoints: tuple[int, ...] = ()
+class Args(runs.LabelledOptions):
+    checkpoints: Annotated[tuple[int, ...], AtLeast(0)] = ()
     """iterations; default: every checkpoint that has a step"""
     heldout_pairs: int = 20_480
     """fresh state-action pairs at each checkpoint"""
@@ -72,16 +55,19 @@ class Args(LabelledOptions):
 TARGETS = dict(gae="GAE targets", returns="returns, bootstrapped at cuts", released="returns as released")
 
 
-def measure_values(args: Args, source: Source, sample: Callable, _: Any) -> Iterator[dict[str, Any]]:
+def draw(args: Args, source: Source, sample: Sampler, _: Any) -> dict[str, Any]:
+    """Fresh segments of the checkpoint's policy."""
+    return sampling.collect(source, (args.seed, source.iteration, 0), args.heldout_pairs, sample)
+
+
+def measure_values(source: Source, _: Sampler, __: Any, heldout: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Errors of the value network of the next iteration, on that iteration's batch and on fresh segments."""
-    script, settings, state = checkpoint_state(source)
-    here = [(source, None, settings.num_envs, settings.num_steps)]
-    [(old, new, _, experience, _)] = sample(next_iteration, here, here=True)
-    heldout = collect(source, (args.seed, source.iteration, 0), args.heldout_pairs, sample)
+    script, settings, state = sampling.checkpoint_state(source)
+    old, new, _, experience, _ = sampling.next_iteration(source)
     numbers = dict(gamma=settings.gamma)
     for where, before, data in (("train", old, experience), ("heldout", state, heldout)):
         if data["terminations"].all():
-            stop(f"{source.path}: every step ends its episode, so there is no error to measure")
+            runs.stop(f"{source.path}: every step ends its episode, so there is no error to measure")
         with torch.no_grad():
             values = new.value(torch.from_numpy(data["obs"]))
         targets = estimate_targets(script, settings, before, data)
@@ -103,23 +89,16 @@ def estimate_targets(script: ModuleType, settings: Any, before: Any, data: dict[
 
 
 def relative_errors(values: Tensor, targets: Tensor, data: dict[str, Any]) -> dict[str, Any]:
-    """Mean of |V - target| / |target| over all but terminal steps and targets near 0, with its 95 % t-interval over
-    episodes; the median and the mean with nothing near 0 left out, the share that was; and the same by distance."""
+    """Mean of |V - target| / |target| over all but terminal steps and targets near 0, with its interval over episodes;
+    the median and the mean with nothing near 0 left out, the share that was; and the same by distance."""
     size = targets.abs().double().numpy()
     errors = (values - targets).abs().double().numpy() / size.clip(1e-30)
-    inner, kept = ~data["terminations"], in_mean(targets, data)
-    mean = errors[kept].mean()
-    starts = np.append(0, np.flatnonzero(data["ends"])[:-1] + 1)
-    sums = np.add.reduceat(np.stack([errors * kept, kept], axis=1), starts)  # of each episode, or what there is of it
-    # The mean is a ratio of two sums; to first order its logarithm varies as the mean of these over the episodes (delta
-    # method). In logarithms, since errors are positive and skewed: of few episodes that covers better.
-    of_episodes = (sums[:, 0] - mean * sums[:, 1]) / (sums[:, 1].mean() * mean.clip(1e-30))
-    ends = t_interval(of_episodes)
-    numbers = dict(mean=mean.item(), median=np.median(errors[inner]).item())
-    numbers |= dict(interval=ends and (mean * np.exp(ends)).tolist())
-    numbers |= dict(near_zero=(1 - kept.sum() / inner.sum()).item(), mean_of_all=errors[inner].mean().item())
-    numbers |= dict(pairs=len(errors), episodes=len(starts))
-    return numbers | dict(by_distance=errors_by_distance(errors, inner, kept, steps_to_cut(data)))
+    inner, counted = ~data["terminations"], in_mean(targets, data)
+    numbers = intervals.ratio_of_sums(errors * counted, counted, data["ends"], in_logarithms=True)
+    near_zero = 1 - counted.sum() / inner.sum()
+    numbers |= dict(median=np.median(errors[inner]).item(), mean_of_all=errors[inner].mean().item())
+    numbers |= dict(near_zero=near_zero.item(), pairs=len(errors))
+    return numbers | dict(by_distance=errors_by_distance(errors, inner, counted, steps_to_cut(data)))
 
 
 def in_mean(targets: Tensor, data: dict[str, Any]) -> np.ndarray:
@@ -142,13 +121,13 @@ def error_of_exact_values(distances: np.ndarray, gamma: float) -> np.ndarray:
     return left / (1 - left)
 
 
-def errors_by_distance(errors: np.ndarray, inner: np.ndarray, kept: np.ndarray, distances: np.ndarray) -> list[dict]:
+def errors_by_distance(errors: np.ndarray, inner: np.ndarray, counted: np.ndarray, distances: np.ndarray) -> list[dict]:
     """Mean and median error of pairs 1, 2 to 3, 4 to 7, ... steps from a cut ("steps": first and last), and of those
     that a terminal state comes after (steps null)."""
     bins, found = np.frexp(distances)[1], []  # the exponent: 1 for 1, 2 for 2 and 3, ...; 0 for 0
     for number in np.unique(bins[inner]).tolist():
         here = inner & (bins == number)
-        mean = errors[here & kept].mean().item() if (here & kept).any() else None
+        mean = errors[here & counted].mean().item() if (here & counted).any() else None
         steps = [2 ** (number - 1), 2**number - 1] if number else None
         found.append(dict(steps=steps, pairs=here.sum().item(), mean=mean, median=np.median(errors[here]).item()))
     return found
@@ -161,27 +140,27 @@ TRAINING = MEDIAN | dict(linestyle=":")
 EXACT = dict(color="black", linestyle="-.", linewidth=1, alpha=0.7, zorder=3)
 
 
-def draw_errors(styles: list[dict[str, Any]], runs: list[list[dict[str, Any]]], path: Path) -> None:
+def draw_errors(styles: list[dict[str, Any]], cells_of_runs: list[list[dict[str, Any]]], path: Path) -> None:
     """Columns: the three targets; rows: over training (CL Fig. 11, 12), against the distance to the next cut; lines for
     each run: the mean and the median held out and, over training, the mean on the training batch."""
-    figure, axes = new_figure(2, 3, (9.6, 5.2), sharex="row", sharey=True, subplot_kw=dict(yscale="log"))
-    steps = [x["steps"] or [1, 1] for of_run in runs for cell in of_run for x in heldout_bins(cell, "gae")]
+    figure, axes = figures.new_figure(2, 3, (9.6, 5.2), sharex="row", sharey=True, subplot_kw=dict(yscale="log"))
+    steps = [x["steps"] or [1, 1] for of_run in cells_of_runs for cell in of_run for x in heldout_bins(cell, "gae")]
     never = 4 * max(last for _, last in steps)
     for over_training, against_distance, name in zip(*axes, TARGETS):
-        for of_run, style in zip(runs, styles):
+        for of_run, style in zip(cells_of_runs, styles):
             x, heldout = [cell["iteration"] for cell in of_run], [cell[f"heldout_{name}"] for cell in of_run]
-            draw_line(over_training, x, heldout, style)
+            figures.draw_line(over_training, x, heldout, style)
             over_training.plot(x, [numbers["median"] for numbers in heldout], **style | MEDIAN)
             over_training.plot(x, [cell[f"train_{name}"]["mean"] for cell in of_run], **style | TRAINING)
             draw_by_distance(against_distance, sum([heldout_bins(cell, name) for cell in of_run], []), style, never)
         over_training.set_title(TARGETS[name], fontsize=10)
         over_training.set_xlabel("iteration")
         against_distance.set_xlabel("steps to the next cut (none: a terminal state)", fontsize=9)
-    for of_run in runs:
+    for of_run in cells_of_runs:
         x, y = zip(*[(cell["iteration"], cell["heldout_released"]["exact_v"]) for cell in of_run])
         axes[0, 2].plot(x, y, **EXACT)
-    finish_axes(axes, never, {cell["gamma"] for of_run in runs for cell in of_run})
-    save_figure(figure, path)
+    finish_axes(axes, never, {cell["gamma"] for of_run in cells_of_runs for cell in of_run})
+    figures.save_figure(figure, path)
 
 
 def heldout_bins(cell: dict[str, Any], target: str) -> list[dict[str, Any]]:
@@ -227,21 +206,20 @@ def finish_axes(axes: np.ndarray, never: float, gammas: set[float]) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     args = tyro.cli(Args, args=argv, description=__doc__)
-    check_options(args)
-    runs = [with_step(sources, args.checkpoints) for sources in open_runs(args.runs, args.script, needs_critic=True)]
-    styles = run_styles(args.runs, args.labels)
-    path = output_folder(args.out, args.runs) / "value.jsonl"
-    cells = iter(measure_missing(args, path, [value_work(args, source) for source in sum(runs, [])]))
-    draw_errors(styles, [[next(cells) for _ in sources] for sources in runs], path)
+    runs.check_options(args)
+    opened = runs.open_runs(args.runs, args.script, needs_critic=True)
+    chosen = [runs.with_step(sources, args.checkpoints) for sources in opened]
+    styles = figures.run_styles(args.runs, args.labels)
+    path = runs.output_folder(args.out, args.runs) / "value.jsonl"
+    cells = iter(kept.measure_missing(args, path, [value_work(args, source) for source in sum(chosen, [])]))
+    draw_errors(styles, [[next(cells) for _ in sources] for sources in chosen], path)
 
 
-def value_work(args: Args, source: Source) -> tuple:
+def value_work(args: Args, source: Source) -> kept.Work:
     """The errors at a checkpoint, as measure_missing takes them."""
-    settings = checkpoint_state(source)[1]
-    cost = settings.num_envs * settings.num_steps + args.heldout_pairs
-    cell = identify(source, args.seed) | dict(heldout_pairs=args.heldout_pairs)
-    return partial(measure_values, args), source, [cell], cost
+    cell = kept.identify(source, args.seed) | dict(heldout_pairs=args.heldout_pairs)
+    return kept.Work(source, [cell], args.heldout_pairs, partial(draw, args, source), partial(measure_values, source))
 
 
 if __name__ == "__main__":
-    run_program(main)
+    runs.run_program(main)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+from common.intervals import percent, short
 from scipy import stats
 
 GOOD, CAUTION, BAD, UNCLEAR, NONE = "good", "caution", "bad", "cannot tell", "no verdict"
@@ -26,6 +27,7 @@ LARGEST_DELTA = 0.13  # nats
 TOO_OFTEN = 0.05  # of the iterations
 FAR_BEYOND = 10  # times the bound
 MOST = 0.5  # of the variance
+PART = 0.25  # of what was gained
 ALMOST_NONE, GROWN = 0.05, 1.5  # of half an action's range, of the first standard deviation
 CLIPPED = 0.01  # of the steps
 
@@ -33,7 +35,8 @@ RULES = dict(
     learning="Learned: the last policy's mean return is above the untrained one's by more than the standard deviation "
     "of the untrained one's episodes (ours; Welch's t-interval). Fallen: it is below that of the best checkpoint "
     "between by more than as much (corrected for their number). Where no episodes are measured: the last 10 iterations "
-    "of progress.csv against its first, which is taken as exact, and any gain counts.",
+    "of progress.csv against its first, which is taken as exact, and any gain counts; fallen, where they are below the "
+    f"best ten iterations by more than {100 * PART:g} % of what these had gained.",
     batch="Large enough: the noise scale or more, where an estimate is as much signal as noise (McCandlish et al. "
     f"2018). Less is usual where agents learn (CL Fig. 2); less than 1/{FAR_TOO_SMALL} of it is far too small (ours).",
     lengths=f"Short enough: TRPO's own bound on the mean KL; of other algorithms {LARGEST_DELTA} nats, the largest "
@@ -54,30 +57,20 @@ RULES = dict(
 )
 
 
-def show(x: float) -> str:
-    return f"{x:,.0f}" if abs(x) >= 100 else f"{x:.2g}" if abs(x) < 0.1 else f"{x:.3g}"
-
-
-def percent(x: float) -> str:
-    return f"{100 * x:.2g} %"
-
-
-def with_ends(numbers: dict[str, Any], text: Callable = show) -> str:
+def with_ends(numbers: dict[str, Any], text: Callable = short) -> str:
     """Mean and interval."""
     ends = numbers["interval"]
     return text(numbers["mean"]) + (f" [{text(ends[0])}, {text(ends[1])}]" if ends else " (no interval)")
 
 
-def difference(x: np.ndarray, y: np.ndarray, looks: int = 1) -> dict[str, Any]:
-    """Mean of x minus that of y, independent samples, and its Welch t-interval, 95 % over all the looks (Bonferroni).
-    None of fewer than two."""
-    mean, ends = (np.mean(x) - np.mean(y)).item(), None
-    if min(len(x), len(y)) > 1:
-        ends = [mean, mean]
-        if np.ptp(x) + np.ptp(y) > 0:
-            found = stats.ttest_ind(x, y, equal_var=False).confidence_interval(1 - 0.05 / looks)
-            ends = [float(end) for end in found]
-    return dict(mean=mean, interval=ends)
+def widened(numbers: dict[str, Any], n: int, looks: int) -> dict[str, Any]:
+    """A mean whose 95 % t interval is of n values, with the interval that it has as one of several looks
+    (Bonferroni)."""
+    if numbers["interval"] is None:
+        return numbers
+    factor = (stats.t.ppf(1 - 0.025 / looks, n - 1) / stats.t.ppf(0.975, n - 1)).item()
+    mean = numbers["mean"]
+    return numbers | dict(interval=[mean + (end - mean) * factor for end in numbers["interval"]])
 
 
 def judge_completeness(done: int, planned: int) -> Finding:
@@ -87,18 +80,20 @@ def judge_completeness(done: int, planned: int) -> Finding:
     return Finding(GOOD, number, "It has run to its end.")
 
 
-def judge_learning(gain: dict[str, Any], spread: float, fall: dict[str, Any] | None, episodes: int) -> Finding:
+def judge_learning(
+    gain: dict[str, Any], spread: float, fall: dict[str, Any] | None, least: float, episodes: int
+) -> Finding:
     """From what it gained over its untrained policy, whose episodes scatter with the standard deviation `spread`, and
-    what it has lost since the best of the checkpoints between."""
+    what it has lost since it was best, which counts from `least` on."""
     number = f"return {with_ends(gain)} above the untrained policy's, from {episodes:,} episodes"
     low, high = gain["interval"] or (-math.inf, math.inf)
     if low > spread:
         status, text = GOOD, "It learned."
     elif high <= spread:
-        status, text = BAD, f"It ended as it began: it gained less than {show(spread)}."
+        status, text = BAD, f"It ended as it began: it gained less than {short(spread)}."
     else:
         status, text = UNCLEAR, f"Cannot tell from {episodes:,} episodes whether it learned."
-    if fall and fall["interval"] and fall["interval"][0] > spread:
+    if fall and fall["interval"] and fall["interval"][0] > least:
         status = status if status == BAD else CAUTION
         text += f" It was better at iteration {fall['iteration']}, and has fallen by {with_ends(fall)}."
     return Finding(status, number, text)
@@ -112,7 +107,7 @@ def judge_batch(batch_size: int, scale: dict[str, Any], iteration: int) -> Findi
     B = "unmeasurably large" if scale["pairs"] is None else f"{scale['pairs']:,.0f}"
     ends = ", ".join("no end" if x == math.inf else f"{x:,.0f}" for x in (low, high))
     number = f"noise scale {B} [{ends}] pairs at iteration {iteration}, batch {batch_size:,}"
-    least, most = (show(batch_size / (batch_size + x)) for x in (high, low))
+    least, most = (short(batch_size / (batch_size + x)) for x in (high, low))
     if low == math.inf:
         return Finding(UNCLEAR, number, "Cannot tell: no gradient was found in so few pairs.")
     if batch_size >= high:
@@ -131,7 +126,7 @@ def judge_lengths(kls: np.ndarray, bounds: np.ndarray, heldout: list[dict[str, A
     some checkpoints."""
     of_training = bounds[: len(kls)]
     above = np.mean(kls > 1.001 * of_training).item()  # a line search accepts what rounding puts onto the bound
-    bound = " to ".join(dict.fromkeys(show(x) for x in (of_training[0], of_training[-1])))  # on TRPO's schedule
+    bound = " to ".join(dict.fromkeys(short(x) for x in (of_training[0], of_training[-1])))  # on TRPO's schedule
     number = f"mean KL above {bound} nats in {percent(above)} of {len(kls):,} iterations (all, exact)"
     if longest := max(heldout, key=lambda x: x["mean"], default=None):
         number += f"; held out at most {with_ends(longest)}, at iteration {longest['iteration']}"
@@ -140,9 +135,12 @@ def judge_lengths(kls: np.ndarray, bounds: np.ndarray, heldout: list[dict[str, A
     largest = int(np.nanargmax(kls / of_training))
     if kls[largest] > FAR_BEYOND * of_training[largest]:
         first, last = max(0, largest - 5), min(len(kls), largest + 6)
-        text = f"One step went much too far, that of iteration {largest}, with a mean KL of {show(kls[largest])} nats: "
+        text = (
+            f"One step went much too far, that of iteration {largest}, with a mean KL of {short(kls[largest])} nats: "
+        )
         return Finding(BAD, number, f"{text}`replay.py RUN --from {first} --to {last}` shows what it did.")
-    longer = [x for x in heldout if x["interval"] and x["interval"][0] > bounds[x["iteration"]]]
+    corrected = [widened(x, x["parts"], len(heldout)) for x in heldout]
+    longer = [x for x in corrected if x["interval"] and x["interval"][0] > bounds[x["iteration"]]]
     if longer:
         text = f"Steps are short enough on their own batch, but too long held out at {len(longer)} of {len(heldout)}"
         return Finding(CAUTION, number, f"{text} checkpoints.")
@@ -152,17 +150,15 @@ def judge_lengths(kls: np.ndarray, bounds: np.ndarray, heldout: list[dict[str, A
 def judge_gains(steps: list[dict[str, Any]]) -> Finding:
     """From what the surrogate promised of whole steps and what the reward did, paired by seed: each step has iteration,
     promised, change (mean and 95 % interval) and episodes."""
-    widened = []
-    for x in steps:
-        mean, n = x["change"]["mean"], x["episodes"]
-        wider = (stats.t.ppf(1 - 0.025 / len(steps), n - 1) / stats.t.ppf(0.975, n - 1)).item()
-        ends = [mean + (end - mean) * wider for end in x["change"]["interval"]]
-        widened.append(dict(iteration=x["iteration"], promised=x["promised"], mean=mean, interval=ends))
-    rose, fell = ([x for x in widened if min(sign * end for end in x["interval"]) > 0] for sign in (1, -1))
-    found = [f"{with_ends(x)} at iteration {x['iteration']} (promised {x['promised']:+.2g})" for x in widened]
+    changes = [
+        widened(x["change"], x["episodes"], len(steps)) | dict(iteration=x["iteration"], promised=x["promised"])
+        for x in steps
+    ]
+    rose, fell = ([x for x in changes if min(sign * end for end in x["interval"]) > 0] for sign in (1, -1))
+    found = [f"{with_ends(x)} at iteration {x['iteration']} (promised {x['promised']:+.2g})" for x in changes]
     number = f"reward gained: {'; '.join(found)}"
     text = f"Of {len(steps)} steps {len(rose)} raised the reward and {len(fell)} lowered it"
-    unknown = [x["episodes"] for x, y in zip(steps, widened) if y not in rose + fell]
+    unknown = [x["episodes"] for x, y in zip(steps, changes) if y not in rose + fell]
     if unknown:
         text += f"; one cannot tell of {len(unknown)}, from {' and '.join(f'{n:,}' for n in unknown)} episodes"
     text += "."
@@ -190,7 +186,7 @@ def judge_exploration(stds: list[list[float]], bounds: list[float] | None) -> Fi
     without one, of the first."""
     first, last = np.array(stds[0]), np.array(stds[-1])
     relative, of = (last / bounds, "half the actions' range") if bounds else (last / first, "the first")
-    number = f"standard deviations at the end: {show(relative.min())} to {show(relative.max())} of {of} (exact)"
+    number = f"standard deviations at the end: {short(relative.min())} to {short(relative.max())} of {of} (exact)"
     if relative.max() < ALMOST_NONE:
         return Finding(BAD, number, "It has stopped exploring.")
     if relative.min() < ALMOST_NONE:
@@ -207,8 +203,9 @@ def judge_normalizers(shares: dict[str, dict[str, Any]], seen: list[float]) -> F
     number = (
         f"clipped: {', '.join(clips) or 'nothing'}; observations, as the networks see them, have standard deviations"
     )
-    number += f" from {show(min(seen))} to {show(max(seen))}"
-    ends = {name: x["interval"] or (0, 1) for name, x in shares.items()}
+    number += f" from {short(min(seen))} to {short(max(seen))}"
+    corrected = {name: widened(x, x["episodes"], x["looks"]) for name, x in shares.items()}  # the most of several
+    ends = {name: x["interval"] or (0, 1) for name, x in corrected.items()}
     if clipped := [name for name, (low, _) in ends.items() if low > CLIPPED]:
         return Finding(BAD, number, f"Clipping changes many {' and '.join(clipped)}.")
     if unclear := [name for name, (_, high) in ends.items() if high > CLIPPED]:
@@ -225,7 +222,7 @@ def judge_speed(sps: np.ndarray, compiled: bool) -> Finding:
     """From the steps a second of each iteration."""
     rest = sps[1:] if len(sps) > 1 else sps
     median, slow, fast = np.median(rest), *np.percentile(rest, [10, 90])
-    number = f"{show(median)} steps a second, 80 % of the iterations from {show(slow)} to {show(fast)}"
+    number = f"{short(median)} steps a second, 80 % of the iterations from {short(slow)} to {short(fast)}"
     if not compiled:
         return Finding(CAUTION, number, "It ran with --no-compile, which makes updates many times slower.")
     if slow < median / 2:

@@ -16,9 +16,9 @@ from matplotlib.figure import Figure
 
 ROOT = Path(__file__).parent.parent
 ALGOS = sorted(path.stem for path in (ROOT / "algos").glob("*.py"))
-DIAGNOSTICS = sorted(path.stem for path in (ROOT / "diagnostics").glob("*.py") if path.stem != "common")
+DIAGNOSTICS = sorted(path.stem for path in (ROOT / "diagnostics").glob("*.py"))
 sys.path.append(str(Path(__file__).parent))  # for --env-id environments:...
-sys.path.append(str(ROOT / "diagnostics"))  # where they look for common.py
+sys.path.append(str(ROOT / "diagnostics"))  # where they look for common
 
 
 def load(name):

@@ -256,13 +256,14 @@ def test_options_reach_the_commands(tmp_path, capsys):
 
 
 def test_an_experiment_of_ones_own(tmp_path):
-    path, experiments = tmp_path / "mine.py", load("experiments")
+    path, papers = tmp_path / "mine.py", load("papers")
     record = 'EXPERIMENTS["mine"] = Experiment("me", "what is GAE worth?", ["PPO", "no-gae"], envs=["Hopper"])'
     agent = 'AGENTS["no-gae"] = "ppo", IM, PPO_STEP, PPO, {"all": "--gae-lambda 1"}'
-    path.write_text(f"from experiments import *\n{agent}\n{record}\n")
+    path.write_text(f"from papers import *\n{agent}\n{record}\n")
     with pytest.MonkeyPatch.context() as patch:
         for name in ("EXPERIMENTS", "AGENTS"):
-            patch.setattr(experiments, name, dict(getattr(experiments, name)))
+            patch.setattr(papers, name, known := dict(getattr(papers, name)))
+            patch.setattr(load("experiments"), name, known)
         found = [args.gae_lambda for _, args in runs_of("mine", "--file", str(path), "--seeds", "1")]
         assert found == [0.95, 1]
         assert any(line.startswith("mine ") for line in lines_of("--file", str(path)))
@@ -272,14 +273,15 @@ def test_default_folders_tell_trials_apart():
     experiments = load("experiments")
 
     def folder(*arguments):
-        args, _ = experiments.read_arguments(["clipping", *arguments])
-        return str(experiments.default_out(args, experiments.EXPERIMENTS["clipping"]))
+        args, passed_on = experiments.read_arguments(["clipping", *arguments])
+        return str(experiments.default_out(args, experiments.EXPERIMENTS["clipping"], passed_on))
 
     assert folder() == folder("--seeds", "10", "--jobs", "3") == "results/clipping-v5"
     assert folder("--seeds", "2") == "results/clipping-seeds=2-v5"
     trials = [["--steps", "4096"], ["--envs", "Hopper"], ["--set", "--gamma 0.9"], ["--set", "--no-tanh"]]
     trials += [["--env-version", "v4"], ["--sizes", "paper"]]
-    assert len({folder(), *(folder(*trial) for trial in trials)}) == 7
+    trials += [["--runs-dir", "other"], ["--file", "mine.py"], ["--first-seed", "2"], ["--", "--paired"]]
+    assert len({folder(), *(folder(*trial) for trial in trials)}) == 11
 
 
 def test_the_machine_does_not_name_the_run():
@@ -334,10 +336,10 @@ def test_diagnostics_understand_what_they_are_called_with():
         assert args.runs == (Path("run"),) and args.labels == ("A=ppo",)
 
 
-def test_time_on_slurm_is_in_minutes(capsys):
+def test_time_on_slurm_is_in_minutes(tmp_path, capsys):
     module = load("experiments")
     with pytest.raises(SystemExit):
-        module.slurm_executor(module.Args(slurm=("time=2:00:00",)), Path("out"), "x", 1)
+        module.submit(module.Args(slurm=("time=2:00:00",)), tmp_path, "x", [])
     assert "--slurm time=2:00:00: give the minutes" in capsys.readouterr().err
 
 
@@ -465,7 +467,7 @@ def test_slurm_array_with_a_failing_a_requeued_and_a_shared_run(cluster, here, r
     states = [re.search(r"JobState=(\w+)", slurm("scontrol", "show", "job", "-o", f"{array}_{i}"))[1] for i in range(4)]
     assert sorted(states) == ["COMPLETED", "COMPLETED", "COMPLETED", "FAILED"]
     assert "JobState=FAILED" in slurm("scontrol", "show", "job", "-o", table)  # the failure is not lost
-    messages = (here / "results" / "logs" / "results.log").read_text()
+    messages = (here / "results" / "logs" / "results-0.log").read_text()
     assert "1 of 4 runs are not finished" in messages and f"{broken.name}.log" in messages
     assert "seed1: trpo_plus.py: " in messages
     settings = json.loads((here / "results" / "rewards.json").read_text())["settings"]

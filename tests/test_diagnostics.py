@@ -12,7 +12,10 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from unittest.mock import patch
 
-import common
+import common.intervals
+import common.kept
+import common.runs
+import common.sampling
 import imageio
 import numpy as np
 import pytest
@@ -52,8 +55,8 @@ def known(tmp_path_factory):
 
 def sourced(diagnostic, folder, iteration=0):
     """The diagnostic as a module, a checkpoint as it names one, and the script, arguments and state behind it."""
-    source = common.Source(ROOT / "algos" / "ppo.py", folder, iteration)
-    return load(diagnostic), source, *common.checkpoint_state(source)
+    source = common.runs.Source(ROOT / "algos" / "ppo.py", folder, iteration)
+    return load(diagnostic), source, *common.sampling.checkpoint_state(source)
 
 
 def with_values(run, copy, values):
@@ -71,7 +74,7 @@ def with_values(run, copy, values):
 
 
 def cells(out, name):
-    return common.read_cells(out / f"{name}.jsonl")
+    return common.kept.read_cells(out / f"{name}.jsonl")
 
 
 def expected_reward(env, script, state):
@@ -108,7 +111,7 @@ def estimates(module, source, K, repeats):
     """Gradient estimates [repeats, P] from K pairs each."""
     num_steps, found = 64, []
     for repeat in range(repeats):
-        sizes = enumerate(common.groups(K, num_steps))
+        sizes = enumerate(common.sampling.groups(K, num_steps))
         sums = [module.segment_sums(source, (9, repeat, i), *size, [{}] * size[0], None) for i, size in sizes]
         _, total = module.make_estimates((segment for group in sums for segment in group), [])
         found.append(module.gradient(total)[0])
@@ -156,7 +159,7 @@ def test_cosines_match_the_covariance_of_the_estimator_with_each_baseline(known,
         deviations = A[:, None] * scores - mean
         covariance = (weights[:, None] * deviations).T @ deviations / K
         drawn = np.random.default_rng(0).multivariate_normal(mean, covariance, 400, check_valid="ignore")
-        means[baseline] = module.pairwise(module.cosines(drawn, drawn), 2)["mean"]
+        means[baseline] = common.intervals.pairwise(common.intervals.cosines(drawn, drawn), 2)["mean"]
         found = cell["variance"][baseline][cell["pairs"].index(K)]
         low, high = found["interval"]
         assert abs(found["mean"] - means[baseline]) < high - low, baseline
@@ -167,23 +170,22 @@ def test_cosines_match_the_covariance_of_the_estimator_with_each_baseline(known,
 
 def test_groups_are_whole_segments_and_the_first_pairs_of_one_more(known):
     module, source, *_ = sourced("gradient", known / "ppo", 2)
-    short, long = (common.collect_group(source, (3,), 1, K) for K in (100, 256))
+    short, long = (common.sampling.collect_group(source, (3,), 1, K) for K in (100, 256))
     for name in ("obs", "actions", "rewards"):
         np.testing.assert_array_equal(short[name], long[name][:100])
     assert short["ends"][-1] and not short["terminations"][-1]
-    assert common.groups(1100, 256) == [(4, 256), (1, 76)]
-    assert common.groups(10 * 256, 256) == [(8, 256), (2, 256)]
+    assert common.sampling.groups(1100, 256) == [(4, 256), (1, 76)]
+    assert common.sampling.groups(10 * 256, 256) == [(8, 256), (2, 256)]
 
 
 def test_step_of_a_rejected_line_search_has_cosine_0():
     steps = np.array([[3.0, 0.0], [0.0, 0.0], [2.0, 2.0]])
-    assert load("gradient").cosines(steps, steps)[[0, 0, 1], [1, 2, 2]] == pytest.approx([0, 0.5**0.5, 0])
+    assert common.intervals.cosines(steps, steps)[[0, 0, 1], [1, 2, 2]] == pytest.approx([0, 0.5**0.5, 0])
 
 
 def test_pairwise_mean_leaves_out_an_item_with_itself():
-    module = load("gradient")
     matrix = np.array([[1.0, 0.2, 0.6], [0.2, 1.0, 0.1], [0.6, 0.1, 1.0]])
-    numbers = module.pairwise(matrix)
+    numbers = common.intervals.pairwise(matrix)
     assert numbers["mean"] == pytest.approx(0.3) and numbers["all"] == [0.2, 0.6, 0.1]
     assert numbers["interval"][1] <= 0.6 + 1e-12  # an item drawn twice is not compared with itself
 
@@ -201,11 +203,11 @@ def plain(x):
 @pytest.mark.parametrize("name, measure", [("steps", "training_step"), ("landscape", "take_step")])
 def test_updates_leave_the_checkpoint_as_it_was(known, name, measure, algo):
     module = load(name)
-    source = common.Source(ROOT / "algos" / f"{algo}.py", known / algo, 1)
-    _, _, state = common.read_checkpoint(source)
+    source = common.runs.Source(ROOT / "algos" / f"{algo}.py", known / algo, 1)
+    _, _, state = common.sampling.read_checkpoint(source)
     arguments = 1, 256
     if measure == "take_step":
-        arguments = common.collect_group(source, (3,), 1, 256), [(0, 0), (1, 2)]
+        arguments = common.sampling.collect_group(source, (3,), 1, 256), [(0, 0), (1, 2)]
 
     def parts():
         found = {name: plain(part) for name, part in vars(state).items() if name not in ("actors", "rng")}
@@ -218,7 +220,7 @@ def test_updates_leave_the_checkpoint_as_it_was(known, name, measure, algo):
 
 def test_an_episode_that_never_ends_is_refused(runs, capsys, monkeypatch):
     load("ppo").main(flags_of("ppo", env_id="environments:Endless-v0", run_name="endless", **TINY))
-    monkeypatch.setattr(common, "ENDLESS", 500)
+    monkeypatch.setattr(common.sampling, "ENDLESS", 500)
     with pytest.raises(SystemExit) as ended:
         load("evaluate").main(["runs/endless", "--episodes", "2", "--jobs", "1"])
     assert ended.value.code == 2
@@ -233,19 +235,19 @@ def test_landscape_matches_the_known_reward(known, name, tmp_path):
     rewards = expected_reward(KNOWN[name], script, state)
     start = script.flat_parameters(state.policy)
     experience, points = (
-        common.collect_group(source, (0, 0, 1, 64, 0), 1, 64),
+        common.sampling.collect_group(source, (0, 0, 1, 64, 0), 1, 64),
         [(a, b) for a in (0, 1, 3) for b in (0, 1, 3)],
     )
     step, surrogates = module.take_step(source, (0, 0), experience, points)
-    rng = common.generator(source, 0, 0, 0)
+    rng = common.sampling.generator(source, 0, 0, 0)
     random = module.random_direction(source, rng)
     assert random.norm().item() == pytest.approx(2)
-    args, after = common.checkpoint_state(source)[1:]
+    args, after = common.sampling.checkpoint_state(source)[1:]
     after.rng = rng  # which deals the minibatches
     batch = script.estimate_advantages(args, after, experience)
     script.update(args, after, batch)
     assert torch.equal(step, script.flat_parameters(after.policy) - start)
-    places = [common.with_parameters(state.policy, start + a * step + b * random) for a, b in points]
+    places = [common.sampling.with_parameters(state.policy, start + a * step + b * random) for a, b in points]
     assert surrogates == pytest.approx([script.objective(args, x, batch).item() for x in places], abs=1e-6)
     found = cells(tmp_path, "landscape")
     assert [(cell["step"], cell["random"]) for cell in found] == points
@@ -353,8 +355,8 @@ def call(name, folders, out, *flags):
 
 @pytest.fixture(scope="module")
 def pool():
-    """Two worker processes as common.sampler starts them, once for all tests."""
-    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn"), common.start_worker) as executor:
+    """Two worker processes as common.sampling.sampler starts them, once for all tests."""
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn"), common.sampling.start_worker) as executor:
         yield executor
 
 
@@ -413,14 +415,14 @@ def test_jobs_do_not_change_a_bit_and_the_figure_shows_the_numbers(known, name, 
     assert labels <= {text for axis in axes for text in (axis.get_xlabel(), axis.get_ylabel())}
     assert f"{name}.pdf" in figures
 
-    monkeypatch.setattr(common, "ProcessPoolExecutor", lambda *_: contextlib.nullcontext(pool))
+    monkeypatch.setattr(common.sampling, "ProcessPoolExecutor", lambda *_: contextlib.nullcontext(pool))
     load(name).main([*flags, "--out", str(tmp_path / "2"), "--jobs", "2"])
     assert cells(tmp_path / "2", name) == found
 
 
-def test_two_files_alone_measure_in_an_empty_folder(known, tmp_path):
-    for name in ("common.py", "value.py"):
-        shutil.copy(ROOT / "diagnostics" / name, tmp_path)
+def test_a_script_and_what_it_imports_measure_in_an_empty_folder(known, tmp_path):
+    shutil.copytree(ROOT / "diagnostics" / "common", tmp_path / "common")
+    shutil.copy(ROOT / "diagnostics" / "value.py", tmp_path)
     mine = shutil.copy(ROOT / "algos" / "ppo.py", tmp_path / "my_ppo.py")
     flags = ["--script", mine.name, "--jobs", "1", "--heldout-pairs", "300", "--out", "here"]
     subprocess.run([sys.executable, "value.py", str(known / "ppo"), *flags], cwd=tmp_path, check=True)
@@ -431,8 +433,8 @@ def test_two_files_alone_measure_in_an_empty_folder(known, tmp_path):
 
 def test_time_needed_is_told_of_a_run_that_is_being_written(tmp_path, capsys):
     (tmp_path / "progress.csv").write_text("iteration,global_step,sps\n0,2048,5000\n1,40")
-    common.print_time_needed(tmp_path, 1_200_000, 2)
-    assert capsys.readouterr().out.startswith("02:00 at most")
+    common.kept.print_time_needed(tmp_path, 1_200_000, 2)
+    assert capsys.readouterr().out.startswith("about 02:00, ")
 
 
 def test_numbers_say_what_measured_them(known, tmp_path, capsys, monkeypatch):
@@ -440,7 +442,7 @@ def test_numbers_say_what_measured_them(known, tmp_path, capsys, monkeypatch):
     flags = [str(known / "chain"), "--checkpoints", "0", "--script", str(mine), "--jobs", "1", "--out", str(tmp_path)]
 
     def measure(*extra):
-        common.note.cache_clear()
+        common.runs.note.cache_clear()
         load("value").main([*flags, "--heldout-pairs", "300", *extra])
         *_, cell = cells(tmp_path, "value")  # of those with the same settings the last counts
         assert cell["versions"]["torch"] == torch.__version__
@@ -448,7 +450,9 @@ def test_numbers_say_what_measured_them(known, tmp_path, capsys, monkeypatch):
 
     mine.write_text(source)
     first, notes = measure()
-    assert notes == [] and first["value.py"] == load("value").VERSION and first["common.py"] == common.VERSION
+    assert (
+        notes == [] and first["value.py"] == load("value").VERSION and first["sampling.py"] == common.sampling.VERSION
+    )
     assert measure() == (first, [])
     mine.write_text(source + "\nx = 1\n")
     assert measure() == (first, ["my_ppo.py"])  # kept, and said
@@ -483,7 +487,7 @@ def test_several_runs_and_a_script_of_ones_own(known, tmp_path, capsys):
     mine.write_text((ROOT / "algos" / "ppo.py").read_text() + "\n")
     for name in ("value", "trust_region"):
         flags = ["--script", str(mine), "--jobs", "1", "--out", str(tmp_path), "--heldout-pairs", "300"]
-        common.note.cache_clear()
+        common.runs.note.cache_clear()
         load(name).main([str(known / "chain"), *flags, "--checkpoints", "0", "1", "1"])
         assert len(cells(tmp_path, name)) == 2  # each once
         notes = capsys.readouterr().err
@@ -526,7 +530,7 @@ def test_kept_numbers_continue_after_a_torn_line_and_from_an_older_file(known, t
 @pytest.mark.parametrize("name", CALLS)
 def test_numbers_in_use_or_damaged_are_left_alone(known, name, tmp_path, capsys):
     path, arguments = tmp_path / f"{name}.jsonl", [str(known / "ppo"), "--out", str(tmp_path), "--jobs", "1"]
-    with common.locked(path), pytest.raises(SystemExit) as ended:
+    with common.kept.locked(path), pytest.raises(SystemExit) as ended:
         load(name).main(arguments)
     assert ended.value.code == 2 and "in use by another process" in capsys.readouterr().err
     for damaged in ("[\n", "1\n", "[1]\n"):
@@ -561,7 +565,7 @@ def test_bad_input(known, name, tmp_path, capsys):
         (str(tmp_path / "void"),): "config.json is damaged",
         (str(tmp_path / "foreign"),): "config.json is damaged",  # it names code outside algos/
         (ppo, "--checkpoints", "7"): "no checkpoint 7; there are 0 1 2 3",
-        (ppo, "--checkpoints", "-1"): "must not be negative",
+        (ppo, "--checkpoints", "-1"): "--checkpoints -1: must be 0 or more",
         (ppo, "--script", str(tmp_path / "lacking.py")): "has no objective",
         (ppo, "--script", str(tmp_path / "broken.py")): "nothing_of_that_name",
         (ppo, "--script", str(tmp_path / "none.py")): "no such Python script",
@@ -569,8 +573,8 @@ def test_bad_input(known, name, tmp_path, capsys):
         (ppo, "--script", str(ROOT / "algos" / "ppo_m.py")): "does not fit",
         (ppo, "--out", str(tmp_path / "file" / "x")): "--out",
         (ppo, "--out", "/proc"): "cannot write /proc/",
-        (ppo, "--jobs", "0"): "greater than 0",
-        (ppo, size, "-5"): "greater than 0",
+        (ppo, "--jobs", "0"): "--jobs 0: must be 1 or more",
+        (ppo, size, "-5"): f"{size} -5: must be ",
         (ppo, ppo): "--out",
         (ppo, str(known / "chain"), "--out", str(tmp_path)): "different environments",
     }

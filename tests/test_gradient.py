@@ -1,6 +1,9 @@
 """Gradient estimates: windows, the noise scale, directions, on problems where they are known."""
 
-import common
+import common.figures
+import common.intervals
+import common.runs
+import common.sampling
 import numpy as np
 import pytest
 import torch
@@ -32,7 +35,7 @@ def chain(made):
 def batch(chain):
     """The segments that segment_sums sees with the same seed."""
     module, source, script, *_ = chain
-    _, args, state = module.fresh_state(source, (5,), 2, 64)
+    _, args, state = common.sampling.fresh_state(source, (5,), 2, 64)
     return script.estimate_advantages(args, state, script.rollout(args, state))
 
 
@@ -71,7 +74,7 @@ def test_every_estimate_has_its_number_of_pairs(chain):
     module, source, *_ = chain
     args = module.Args(runs=(), repeats=3, true_pairs=500)
     pairs = [2, 20, 64, 100, 128, 200]
-    found = module.sample_sums(args, source, lambda f, tasks: map(f, *zip(*tasks)), pairs, None)
+    found = module.sample_sums(args, source, lambda tasks: map(common.sampling.run_task, tasks), pairs, None)
     assert len(found) == 3
     for sums, total in found:
         assert {K: x.pairs for K, x in sums.items()} == {K: K for K in pairs}
@@ -111,7 +114,7 @@ def test_noise_scale_and_convergence_match_the_exact_gradient_and_covariance(mad
         T = cell["true_pairs_used"]
         assert found["ceiling"] == pytest.approx((T / (T + found["pairs"])) ** 0.5)
         drawn = np.random.default_rng(0).multivariate_normal(g, covariance / K, 4000, check_valid="ignore")
-        exact = module.cosines(drawn, g[None]).mean()
+        exact = common.intervals.cosines(drawn, g[None]).mean()
         for name in ("convergence", "direction"):
             point = cell[name][baseline][1]
             low, high = point["interval"]
@@ -220,7 +223,7 @@ def test_noise_scale_in_words():
 
 def test_picture_of_the_noise_scale(monkeypatch, tmp_path):
     module, figures = load("gradient"), []
-    monkeypatch.setattr(module, "save_figure", lambda figure, path: figures.append(figure))
+    monkeypatch.setattr(common.figures, "save_figure", lambda figure, path: figures.append(figure))
     known = [cell_with(0, 1e-3, [8e-4, 1.2e-3]), cell_with(100, 1e-5, [-3e-5, 3e-5])]
     other = [cell_with(0, 3e-3, [2.8e-3, 3.2e-3]), cell_with(100, 2e-5, [1e-5, 3e-5])]
     style = dict(color="red", linestyle="-", label="ppo", marker="o")
@@ -255,7 +258,7 @@ def test_every_run_has_random_numbers_of_its_own_and_counts_once(made, tmp_path,
     """Untrained, runs that differ in the learning rate alone are one network, sampled independently; and a mean is over
     runs, not over different values."""
     module = load("gradient")
-    common.note.cache_clear()
+    common.runs.note.cache_clear()
     folders = [str(made / name) for name in ("chain", "chain_rate", "chain_seed")]
     flags = "--checkpoints 0 --pairs 128 --repeats 3 --true-pairs 64 --jobs 1 --labels PPO=ppo".split()
     module.main([*folders, "--out", str(tmp_path / "all"), *flags])
@@ -266,16 +269,16 @@ def test_every_run_has_random_numbers_of_its_own_and_counts_once(made, tmp_path,
     assert [x["variance"][module.NETWORK] for x in cells(tmp_path / "one", "gradient")] == [points[1]]
     axis = Figure().subplots()
     same = [([64], [dict(mean=x, interval=None)]) for x in (1000, 1000, 1000, 1000, 100)]
-    module.draw_setting(axis, same, dict(color="red", linestyle="-"))
+    common.figures.draw_setting(axis, same, dict(color="red", linestyle="-"))
     assert axis.lines[-1].get_ydata() == [820]
 
 
 def test_a_mean_is_over_the_iterations_that_all_runs_have(capsys):
     a, b = ([dict(iteration=i, run=name) for i in at] for name, at in (("a", (0, 10, 20)), ("b", (0, 20, 30))))
     style = dict(label="PPO")
-    [(_, runs)] = common.by_setting([style, style], [a, b])
+    [(_, runs)] = common.figures.by_setting([style, style], [a, b])
     assert [[cell["iteration"] for cell in cells] for cells in runs] == [[0, 20], [0, 20]]
     assert "not all runs of PPO have iteration 10, 30" in capsys.readouterr().err
     with pytest.raises(SystemExit):
-        common.by_setting([style, style], [a, [dict(iteration=5, run="c")]])
+        common.figures.by_setting([style, style], [a, [dict(iteration=5, run="c")]])
     assert "no checkpoint in common" in capsys.readouterr().err

@@ -4,7 +4,10 @@ import contextlib
 import shutil
 from unittest.mock import patch
 
-import common
+import common.intervals
+import common.kept
+import common.runs
+import common.sampling
 import numpy as np
 import pytest
 import torch
@@ -33,7 +36,7 @@ def known(tmp_path_factory):
         load(algo).main([*flags_of(algo, run_name=algo, env_id="InvertedPendulum-v5", **few), *where])
     chain = RAW | dict(total_timesteps=768, num_steps=128, policy_lr=0.001)
     flags = flags_of("ppo", env_id="environments:Chain-v0", run_name="chain", **chain)
-    common.load_script(mine).main([*flags, *where])
+    common.runs.load_script(mine).main([*flags, *where])
     return folder
 
 
@@ -42,7 +45,7 @@ def replay(run, first, last, out, *flags, episodes=3, draws=False):
     span = f"--from {first} --to {last} --episodes {episodes} --jobs 1".split()
     with contextlib.nullcontext() if draws else patch.object(load("replay"), "draw_updates"):
         load("replay").main([str(run), *span, *flags, "--out", str(out)])
-    return common.read_cells(out / "replay.jsonl")
+    return common.kept.read_cells(out / "replay.jsonl")
 
 
 def checkpoint(run, iteration):
@@ -67,8 +70,8 @@ def test_planted_update_is_found_at_its_iteration_with_the_exact_rewards(known, 
     assert found["statistics"]["policy_lr"] == pytest.approx(100 * 0.001 * 0.5)
     assert [cell["unlike_checkpoint"] for cell in cells] == [[]] * 6
     with torch.no_grad():
-        sources = [common.Source(known / "my_ppo.py", known / "chain", i) for i in range(7)]
-        exact = [exact_reward(common.checkpoint_state(source)[2]) for source in sources]
+        sources = [common.runs.Source(known / "my_ppo.py", known / "chain", i) for i in range(7)]
+        exact = [exact_reward(common.sampling.checkpoint_state(source)[2]) for source in sources]
     for i, cell in enumerate(cells):
         before, after = load("replay").returns_of(cell)
         for returns, expected in ((before, exact[i]), (after, exact[i + 1]), (after - before, exact[i + 1] - exact[i])):
@@ -97,9 +100,9 @@ def test_replay_is_training_to_the_bit(known, tmp_path, algo, capsys):
 
 def test_quantities_by_hand(known, tmp_path):
     [cell] = replay(known / "ppo", 1, 2, tmp_path)
-    source = common.Source(ROOT / "algos" / "ppo.py", known / "ppo", 1)
-    script, settings, _ = common.checkpoint_state(source)
-    before, after, _, experience, batch = common.next_iteration(source)
+    source = common.runs.Source(ROOT / "algos" / "ppo.py", known / "ppo", 1)
+    script, settings, _ = common.sampling.checkpoint_state(source)
+    before, after, _, experience, batch = common.sampling.next_iteration(source)
     kls = kl_divergence(before.policy(batch["obs"]), after.policy(batch["obs"])).detach()
     assert cell["max_kl_pair"] == kls.argmax() and cell["max_kl"] == kls.max()
     assert cell["stds"] == pytest.approx(after.policy.log_std.exp().tolist())
@@ -126,10 +129,10 @@ def test_step_of_the_episode_goes_on_from_the_last_rollout_of_each_actor():
 
 def test_both_policies_act_with_the_normalizers_of_the_next_iteration(known, tmp_path):
     [cell] = replay(known / "ppo", 1, 2, tmp_path)
-    next_one = common.Source(ROOT / "algos" / "ppo.py", known / "ppo", 2)
+    next_one = common.runs.Source(ROOT / "algos" / "ppo.py", known / "ppo", 2)
     for when, i in (("before", 1), ("after", 2)):
-        policy = common.checkpoint_state(next_one._replace(iteration=i))[2].policy
-        episodes = common.play_seeds(next_one, (0,), 3, 1, 0, common.flat_parameters(policy))
+        policy = common.sampling.checkpoint_state(next_one._replace(iteration=i))[2].policy
+        episodes = common.sampling.play_seeds(next_one, (0,), 0, 3, common.sampling.flat_parameters(policy))
         assert cell[when]["returns"] == [x for x, _ in episodes]
 
 
@@ -137,8 +140,8 @@ def test_interval_is_corrected_for_the_number_of_updates():
     before, after = np.array([0.0, 10.0, 20.0, 30.0]), np.array([-1.0, 7.0, 19.0, 27.0])
     error = (4 / 3) ** 0.5 / 2  # differences -1 -3 -1 -3
     for updates, t in ((1, 3.1824463), (5, 5.8409093), (25, 10.2145)):  # Student's, 3 degrees of freedom, 1 - 0.025 / n
-        found = load("replay").paired_change(before, after, updates)
-        ends = found["mean"], found["low"], found["high"]
+        found = common.intervals.paired_change(before, after, updates)
+        ends = found["mean"], *found["interval"]
         assert ends == pytest.approx((-2, -2 - t * error, -2 + t * error), rel=1e-4)
         assert found["visible"] == pytest.approx((t + 0.9784723) * error, rel=1e-4)
 
@@ -183,7 +186,7 @@ def test_no_fall_says_how_large_a_one_would_have_been_seen(capsys):
     assert f"a fall of {visible:.3g} four times in five" in first and 0.5 < visible < 0.9
     # Falls of that size are seen in four of five repeats.
     x = rng.normal(-visible, 1, (4000, 30))
-    seen = [module.paired_change(np.zeros(30), y, 7)["high"] < 0 for y in x[:1500]]
+    seen = [common.intervals.paired_change(np.zeros(30), y, 7)["interval"][1] < 0 for y in x[:1500]]
     assert np.mean(seen) == pytest.approx(0.8, abs=0.1)
     assert second.startswith("the lowest change: update ")
 
@@ -201,7 +204,7 @@ def test_what_happens_between_two_updates_gets_its_line():
     changes, moves = module.find_changes(cells)
     x = np.array(cells[2]["before"]["returns"]) - cells[1]["after"]["returns"]
     half = 2.7564 * x.std(ddof=1) / 30**0.5  # Student's t, 29 degrees of freedom, 1 - 0.025 / 5: of five looks
-    assert [moves[1]["low"], moves[1]["high"]] == pytest.approx([x.mean() - half, x.mean() + half], rel=1e-4)
+    assert moves[1]["interval"] == pytest.approx([x.mean() - half, x.mean() + half], rel=1e-4)
     first, second, last = module.verdicts(cells, changes, moves)
     assert first.startswith(
         "before update 2 the normalizers moved (the mean of an observation by 3.2 standard deviations)"
@@ -219,10 +222,18 @@ def test_bad_input(known, tmp_path, capsys):
         (run, "--from", "2", "--to", "2"): "no update between",
         (run, "--from", "2", "--to", "1"): "no update between",
         (run, "--from", "2", "--to", "4"): "--to 4: training has come to iteration 3",
-        (run, "--from", "-1", "--to", "2"): "--from -1: no checkpoint at or before it; there are 0 1 2 3",
+        (run, "--from", "-1", "--to", "2"): "--from -1: must be 0 or more",
         (str(late), "--from", "0", "--to", "2"): "--from 0: no checkpoint at or before it; there are 1 2 3",
-        (run, "--from", "0", "--to", "2", "--episodes", "1"): "needs two",
-        (run, "--from", "0", "--to", "2", "--episodes", "0"): "--episodes 0: must be greater than 0",
+        (
+            run,
+            "--from",
+            "0",
+            "--to",
+            "2",
+            "--episodes",
+            "1",
+        ): "--episodes 1: must be 2 or more, or there is no interval",
+        (run, "--from", "0", "--to", "2", "--episodes", "0"): "--episodes 0: must be 2 or more",
         (run, run, "--from", "0", "--to", "2"): "name one run",
         (str(tmp_path / "none"), "--from", "0", "--to", "2"): "no such run",
         (run, "--from", "0", "--to", "2", "--script", str(ROOT / "algos" / "ppo_m.py")): "does not fit",

@@ -6,6 +6,7 @@ import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 from types import SimpleNamespace
 
+import common.intervals
 import numpy as np
 import pytest
 from conftest import flags_of, load
@@ -32,7 +33,7 @@ def numbers(mean, low, high, **more):
     ),
 )
 def test_learning(gain, fall, status):
-    found = verdicts.judge_learning(gain, 20, fall, 12)
+    found = verdicts.judge_learning(gain, 20, fall, 20, 12)
     assert found.status == status
     assert ("12 episodes whether" in found.verdict) == (status == UNCLEAR)
     assert ("better at iteration 7" in found.verdict) == (fall is not None and fall["interval"][0] > 20)
@@ -57,9 +58,13 @@ def test_batch(ends, status, cosine):
 
 def test_lengths():
     kls, bounds = np.full(100, 0.01), np.full(100, 0.04)
-    within, beyond = numbers(0.05, 0.03, 0.07, iteration=3), numbers(0.05, 0.041, 0.059, iteration=4)
+    within = numbers(0.05, 0.03, 0.07, iteration=3, parts=1001)
+    beyond = numbers(0.05, 0.041, 0.059, iteration=4, parts=1001)
     assert verdicts.judge_lengths(kls, bounds, []).status == GOOD
     assert verdicts.judge_lengths(kls, bounds, [within]).status == GOOD
+    assert verdicts.judge_lengths(kls, bounds, [beyond]).status == CAUTION
+    assert verdicts.judge_lengths(kls, bounds, [within, beyond]).status == GOOD  # 1.144 times as wide, of two looks
+    beyond["interval"] = [0.0422, 0.0578]
     found = verdicts.judge_lengths(kls, bounds, [within, beyond])
     assert found.status == CAUTION and "1 of 2" in found.verdict
     kls[:5] = 0.041
@@ -123,7 +128,7 @@ def test_exploration(first, last, bounds, status):
 
 def test_kl_bounds_are_those_of_the_steps_that_training_takes():
     """Of 10,000 steps it takes four iterations; delta moves by a quarter of its way in each."""
-    settings = dict(max_kl=0.04, max_kl_final=0.08, total_timesteps=10_000)
+    settings = dict(max_kl=0.04, max_kl_final=0.08, total_timesteps=10_000, num_envs=1, num_steps=2048)
     run = SimpleNamespace(config=dict(args=settings), progress=dict(mean_kl=np.zeros(4)), batch_size=2048, last=3)
     bounds = load("report").kl_bounds(run)
     assert bounds.tolist() == pytest.approx([0.04, 0.05, 0.06, 0.07])
@@ -143,22 +148,25 @@ def test_one_step_that_goes_much_too_far_is_named():
 
 def test_the_step_from_the_newest_checkpoint_of_an_unfinished_run_has_a_bound():
     """Two iterations are done, and checkpoint 2 is there: its step, the third, is measured held out."""
-    settings = dict(max_kl=0.04, max_kl_final=0.08, total_timesteps=10_000)
+    settings = dict(max_kl=0.04, max_kl_final=0.08, total_timesteps=10_000, num_envs=1, num_steps=2048)
     run = SimpleNamespace(config=dict(args=settings), progress=dict(mean_kl=np.zeros(2)), batch_size=2048, last=2)
     bounds = load("report").kl_bounds(run)
     assert bounds.tolist() == pytest.approx([0.04, 0.05, 0.06])
     for mean, status in ((0.05, GOOD), (0.09, CAUTION)):
-        held_out = dict(mean=mean, interval=[mean - 0.01, mean + 0.01], iteration=2)
+        held_out = dict(mean=mean, interval=[mean - 0.01, mean + 0.01], iteration=2, parts=5)
         assert verdicts.judge_lengths(np.zeros(2), bounds, [held_out]).status == status
 
 
 def test_normalizers():
     def judge(*shares):
-        shares = {name: x | dict(pairs=999) for name, x in zip(("observations", "rewards"), shares)}
+        shares = {
+            name: dict(pairs=999, episodes=50, looks=1) | x for name, x in zip(("observations", "rewards"), shares)
+        }
         return verdicts.judge_normalizers(shares, [0.5, 2.0])
 
     rare, many, unclear = numbers(0.002, 0.0, 0.009), numbers(0.05, 0.011, 0.09), numbers(0.01, 0.005, 0.015)
     assert judge(rare, rare).status == GOOD
+    assert judge(rare | dict(looks=4), rare).status == UNCLEAR  # 1.29 times as wide, of the most of four
     assert judge(rare, many)[::2] == (BAD, "Clipping changes many rewards.")
     assert judge(unclear, rare).status == UNCLEAR
     assert judge(rare, dict(mean=0.002, interval=None)).status == UNCLEAR
@@ -177,21 +185,20 @@ def test_speed_and_completeness():
 
 def test_difference_is_welchs_corrected_for_the_looks():
     x, y = np.array([1.0, 2, 3, 4]), np.array([10.0, 30, 20])
-    found = verdicts.difference(x, y)
+    found = common.intervals.difference(x, y)
     # Variances 5/12 and 100/3 of the means, 2.0506 degrees of freedom
     assert found["mean"] == pytest.approx(-17.5)
     assert found["interval"] == pytest.approx([-41.93, 6.93], abs=0.05)
-    wider = verdicts.difference(x, y, looks=2)["interval"]
+    wider = common.intervals.difference(x, y, looks=2)["interval"]
     assert wider[0] < found["interval"][0] and wider[1] > found["interval"][1]
-    assert verdicts.difference(np.ones(3), np.zeros(3)) == numbers(1, 1, 1)
-    assert verdicts.difference(np.ones(3), np.zeros(1))["interval"] is None
+    assert common.intervals.difference(np.ones(3), np.zeros(3)) == numbers(1, 1, 1)
+    assert common.intervals.difference(np.ones(3), np.zeros(1))["interval"] is None
 
 
 def test_ratio_of_sums_over_episodes():
     """Two episodes of 3 and 1 steps, one of which clips: 1 of 4, 0.25; their parts are 1 - 0.75 and 0 - 0.25, of 2."""
     ends = np.array([False, False, True, True])
-    data = dict(obs=np.zeros((4, 1)), terminations=ends, ends=ends)
-    found = load("report").ratio_of_sums(np.array([0, 1, 0, 0]), 1, data)
+    found = common.intervals.ratio_of_sums(np.array([0, 1, 0, 0]), 1, ends)
     assert found["mean"] == 0.25 and found["episodes"] == 2
     assert found["interval"] == pytest.approx([0, 0.25 + 12.7062 * 0.125])
 

@@ -8,6 +8,7 @@ from itertools import permutations, product
 
 import numpy as np
 import pytest
+from common import intervals
 from conftest import ALGOS, ROOT, load
 from scipy import stats
 
@@ -23,7 +24,7 @@ def measured(path):
 
 def show(numbers, digits=0):
     """Value, or mean, and interval as the pages write them: −242 [−1412, 928]."""
-    value = numbers["value"] if "value" in numbers else numbers["mean"]
+    value = numbers["mean"]
     return "{} [{}, {}]".format(*(plain(x, digits) for x in (value, *numbers["interval"])))
 
 
@@ -104,7 +105,7 @@ def leave_one_out():
     less = [
         worth[env, "reward_scale", True]["by_seed"] - of["paired"][0]["differences"] for env, of in zip(settings, off)
     ]
-    less = [show(load("rewards").mean_of(x)) for x in less]
+    less = [show(intervals.mean_of(x)) for x in less]
     yield "less than with it by {} on Hopper, perhaps by chance, and by {} on Walker2d".format(*less)
 
 
@@ -116,7 +117,7 @@ def carried_over():
     yield f"on Walker2d {walker2d['all']} and {walker2d['none']}"
     yield f"On Walker2d the other eight reach {walker2d['without-reward-scale']} without it"
     yield f"No single one reaches more than {walker2d['only-obs-norm']}"
-    singles = {label: x["value"] for label, x in settings["Walker2d"].items() if label.startswith("only")}
+    singles = {label: x["mean"] for label, x in settings["Walker2d"].items() if label.startswith("only")}
     assert max(singles, key=singles.get) == "only-obs-norm"
 
     def both(on):
@@ -134,16 +135,16 @@ def carried_over():
     r, p, _ = agreement(alone)
     yield f"the rank correlation of seven is {r} (p = {p})"
     four = "value_clip", "reward_scale", "orthogonal_init", "anneal_lr"
-    more = {name: load("rewards").difference(y["by_seed"], x["by_seed"]) for name, (x, y) in alone.items()}
+    more = {name: intervals.difference(y["by_seed"], x["by_seed"]) for name, (x, y) in alone.items()}
     yield "by {}, {}, {} and {} more".format(*(show(more[name]) for name in four))
     assert {name for name, x in more.items() if np.prod(x["interval"]) > 0} == set(four)
-    assert all(alone[name][0]["value"] < 0 < alone[name][1]["value"] for name in four)
+    assert all(alone[name][0]["mean"] < 0 < alone[name][1]["mean"] for name in four)
 
 
 def agreement(cells):
     """Rank correlation of the values in two environments, its two-sided p from all orders (of so few, scipy's is an
     approximation), and how many have the same sign."""
-    x, y = np.transpose([[x["value"] for x in of] for of in cells.values()])
+    x, y = np.transpose([[x["mean"] for x in of] for of in cells.values()])
     a, b, n = stats.rankdata(x), stats.rankdata(y), len(x)
     distances = ((a[np.array(list(permutations(range(n))))] - b) ** 2).sum(1)
     found = 1 - 6 * distances / (n**3 - n)  # of all orders, the first of which is the measured one
@@ -160,7 +161,7 @@ def noise_of_the_nine():
     for x in measured("leave-one-out/noise")["paired"]:
         key = case(x)
         assert x["seeds"] == [1, 2] and [y["iteration"] for y in x["noise"]] == [0, 150, 300, 450]
-        cases[key], reward[key] = [y["mean"] for y in x["noise"]], x["mean"]["value"]
+        cases[key], reward[key] = [y["mean"] for y in x["noise"]], x["mean"]["mean"]
         if not any(x["differences"]):
             equal.add(key)
     yield f"| {' | '.join(show(x, 2) for x in cases.pop(('all', False)))} |"
@@ -169,16 +170,16 @@ def noise_of_the_nine():
     yield f"with the others on it changes by {init[1]}, {tanh[1]} and {norm[1]}"
     yield f"Reward scaling lowers it ({scale[0]} with the others off, {scale[1]} on)"
     assert {name for name, _ in equal} == {"reward_clip", "obs_clip"} and len(equal) == 4
-    clips = [abs(x["value"]) for key in equal for x in cases[key]]
+    clips = [abs(x["mean"]) for key in equal for x in cases[key]]
     assert len(clips) == 16 and sorted(clips)[-2] == 0 < sorted(clips)[-1] < 1e-6  # "one, in its seventh decimal"
     late = [x for key, means in cases.items() if key not in equal for x in means[1:]]
     more, less = (sum(x["interval"][i] * sign > 0 for x in late) for i, sign in ((0, 1), (1, -1)))
-    largest = max(abs(x["value"]) for x in late)
+    largest = max(abs(x["mean"]) for x in late)
     assert not any(x["interval"][0] > 0 for (_, on), means in cases.items() if not on for x in means[1:])
     yield f"of {len(late)} differences {more} are above 0 and {less} below, the largest {largest:.2f}"
     keys = [key for key in cases if key not in equal]
     rank = stats.spearmanr(
-        [np.mean([x["value"] for x in cases[key][1:]]) for key in keys], [reward[key] for key in keys]
+        [np.mean([x["mean"] for x in cases[key][1:]]) for key in keys], [reward[key] for key in keys]
     )
     yield f"rank correlation of {plain(rank.statistic, 2)} (p = {rank.pvalue:.2f})"
 
@@ -205,7 +206,7 @@ def by_verdict(verdicts):
 def clipping():
     """IM's Tables 2 and 3: the means, and the differences that the claims are about, with intervals of t and Welch from
     the final rewards, whatever interval rewards.py once wrote beside them."""
-    rewards, claims, rows = load("rewards"), {}, {}  # by difference, by agent: a text for each environment
+    claims, rows = {}, {}  # by difference, by agent: a text for each environment
     for place in PLACES:
         results = measured(f"clipping/{place.lower()}")
         of, [cell] = {x["label"]: np.array(x["finals"]) for x in results["settings"]}, results["aai"]
@@ -218,11 +219,11 @@ def clipping():
             said[0].append(f"{place} {show(x)}")
             said[1].setdefault(verdict(x["interval"], CLAIMED.get(name, 0)), []).append(place)
         for x in results["settings"]:
-            rows.setdefault(f"| {x['label']} |", []).append(f" {show(rewards.mean_of(of[x['label']]))} |")
+            rows.setdefault(f"| {x['label']} |", []).append(f" {show(intervals.mean_of(of[x['label']]))} |")
         for name in ("AAI", "ACLI"):
-            rows.setdefault(f"| {name}: what", []).append(f" {plain(cell[name.lower()]['value'])} |")
+            rows.setdefault(f"| {name}: what", []).append(f" {plain(cell[name.lower()]['mean'])} |")
         for name, signs in EFFECTS.items():
-            effect = rewards.contrast([of[x] for x in FOUR], [x / 2 for x in signs])
+            effect = intervals.contrast([of[x] for x in FOUR], [x / 2 for x in signs])
             rows.setdefault(f"| main effect of the {name}" if name != "interaction" else "| interaction", []).append(
                 f" {show(effect)} |"
             )
@@ -248,7 +249,7 @@ def early_in_training():
         for label, x in early.items():
             rows.setdefault(f"| {label}, early |", []).append(f" {show(x)} |")
         for x, y in ("PPO", "PPO-M"), ("TRPO+", "TRPO"):
-            assert early[x]["value"] > early[y]["value"]
+            assert early[x]["mean"] > early[y]["mean"]
             apart += early[x]["interval"][0] > early[y]["interval"][1]
     yield from (row + "".join(cells) for row, cells in rows.items())
     yield f"in all three, with intervals that are apart in {apart} of 6 cases"
@@ -258,11 +259,11 @@ def below_the_paper():
     """What was tried about TRPO and TRPO+ on Humanoid."""
     schedule, trpo, noforce = measured("clipping/humanoid_checks")["settings"]
     [trpo_plus] = [x for x in measured("clipping/humanoid")["settings"] if x["label"] == "TRPO+"]
-    more = load("rewards").difference(np.array(noforce["finals"]), np.array(trpo_plus["finals"]))
-    yield f"brings TRPO+ no nearer ({schedule['mean']['value']:.0f}, 1 seed)"
+    more = intervals.difference(np.array(noforce["finals"]), np.array(trpo_plus["finals"]))
+    yield f"brings TRPO+ no nearer ({schedule['mean']['mean']:.0f}, 1 seed)"
     yield f"TRPO+ reaches {show(noforce['mean'])} (5 seeds), which includes the paper's mean"
     yield f"{show(more)} more than with them may be chance"
-    yield f"TRPO stays where it was ({trpo['mean']['value']:.0f}, 1 seed)"
+    yield f"TRPO stays where it was ({trpo['mean']['mean']:.0f}, 1 seed)"
 
 
 FOUR = "PPO", "PPO-M", "TRPO", "TRPO+"
@@ -275,8 +276,8 @@ def differences(of):
     found = {}
     for x, y in PAIRS:
         ends = stats.ttest_ind(of[x], of[y], equal_var=False).confidence_interval()
-        found[f"{x} - {y}"] = dict(value=of[x].mean() - of[y].mean(), interval=[ends.low, ends.high])
-        ours = load("rewards").difference(of[x], of[y])
+        found[f"{x} - {y}"] = dict(mean=of[x].mean() - of[y].mean(), interval=[ends.low, ends.high])
+        ours = intervals.difference(of[x], of[y])
         assert ours["interval"] == pytest.approx(found[f"{x} - {y}"]["interval"])
     return found
 
@@ -284,7 +285,7 @@ def differences(of):
 def after(steps, curve):
     """Mean reward and its interval where the curve has taken so many steps."""
     at = np.abs(np.array(curve["steps"]) - steps).argmin()
-    return dict(value=curve["mean"][at], interval=[curve["low"][at], curve["high"][at]])
+    return dict(mean=curve["mean"][at], interval=[curve["low"][at], curve["high"][at]])
 
 
 def values():
@@ -448,7 +449,7 @@ def replay_of_ppo():
     counts = [len(x["training_episodes"]) for part in parts for x in part]
     assert (min(counts), max(counts)) == (2, 4)
     first, then = (np.mean([replay.returns_of(x)[0] for x in part], axis=0) for part in parts)  # by seed
-    change = dict(value=(then - first).mean(), interval=load("common").t_interval(then - first))
+    change = dict(mean=(then - first).mean(), interval=intervals.t_interval(then - first))
     yield f"changed by {show(change)}"
 
 
@@ -532,7 +533,7 @@ def algorithms():
     by_algo = {}
     for x in sorted(measured("algorithms/rewards")["settings"], key=lambda x: x["env_id"], reverse=True):
         assert x["seeds"] == [1, 2, 3]
-        by_algo.setdefault(x["algo"], []).append(f"{plain(x['mean']['value'])} | {span(x['finals'])} |")
+        by_algo.setdefault(x["algo"], []).append(f"{plain(x['mean']['mean'])} | {span(x['finals'])} |")
     assert sorted(by_algo) == ALGOS
     for algo in "ppo ppo_m ppo_noclip trpo trpo_plus reinforce a2c vmpo".split():
         yield f"| `{algo}.py` | {' '.join(by_algo[algo])}"
@@ -540,7 +541,7 @@ def algorithms():
     yield f"PPO-M reaches {of['ppo_m']} on Hopper, TRPO {of['trpo']}"
     before = {}
     for x in measured("algorithms/guide")["settings"]:
-        before.setdefault(x["env_id"], {})[x["algo"]] = plain(x["mean"]["value"])
+        before.setdefault(x["env_id"], {})[x["algo"]] = plain(x["mean"]["mean"])
     for env_id, where in (("Hopper-v5", "Hopper"), ("HalfCheetah-v5", "HalfCheetah")):
         yield "{reinforce}, {a2c} and {vmpo} on {where}".format(where=where, **before[env_id])
 

@@ -8,7 +8,9 @@ from dataclasses import asdict
 from itertools import product
 from unittest.mock import patch
 
-import common
+import common.figures
+import common.intervals
+import common.runs
 import numpy as np
 import pytest
 from conftest import ALGOS, load
@@ -79,44 +81,44 @@ def test_final_reward_is_the_mean_of_the_last_five_iterations_with_an_episode(wr
     write(50, *[None] * 5, 7, 9, seed=2)
     [setting] = aggregate()["settings"]
     assert setting["finals"] == [3, 22] and setting["seeds"] == [1, 2]
-    assert setting["mean"]["value"] == 12.5 and setting["label"] == "ppo"
+    assert setting["mean"]["mean"] == 12.5 and setting["label"] == "ppo"
 
 
 def test_statistics_match_scipy_and_rliable(results):
     """Numbers from scipy 1.17.1 (trim_mean, mannwhitneyu) and rliable 1.2.0 (20,000 resamples)."""
     ppo, trpo = (x for x in results["settings"] if x["env_id"] == "Hopper-v5")
     assert (ppo["label"], trpo["label"]) == ("ppo", "trpo")
-    assert ppo["mean"]["value"] == pytest.approx(2364)
+    assert ppo["mean"]["mean"] == pytest.approx(2364)
     assert ppo["mean"]["interval"] == pytest.approx([1737.697, 2990.303], abs=0.01)  # ttest_1samp
-    assert ppo["interquartile_mean"]["value"] == pytest.approx(2477.75)
+    assert ppo["interquartile_mean"]["mean"] == pytest.approx(2477.75)
     assert ppo["interquartile_mean"]["interval"] == pytest.approx([1838.3, 2924.5], abs=70)
-    assert trpo["interquartile_mean"]["value"] == pytest.approx(2205.6666667)
+    assert trpo["interquartile_mean"]["mean"] == pytest.approx(2205.6666667)
     hopper, walker, both = results["improvement"]
     assert hopper["labels"] == both["labels"] == ["ppo", "trpo"] and len(both["env_ids"]) == 2
-    assert hopper["p"][0][1]["value"] == pytest.approx(0.6125)
-    assert walker["p"][0][1]["value"] == pytest.approx(0.5416666667)
-    assert both["p"][0][1]["value"] == pytest.approx((0.6125 + 0.5416666667) / 2)
+    assert hopper["p"][0][1]["mean"] == pytest.approx(0.6125)
+    assert walker["p"][0][1]["mean"] == pytest.approx(0.5416666667)
+    assert both["p"][0][1]["mean"] == pytest.approx((0.6125 + 0.5416666667) / 2)
     for x in results["improvement"]:
         forth, back = x["p"][0][1], x["p"][1][0]
-        assert [forth["value"], *forth["interval"]] == pytest.approx(
-            [1 - y for y in [back["value"], *back["interval"][::-1]]]
+        assert [forth["mean"], *forth["interval"]] == pytest.approx(
+            [1 - y for y in [back["mean"], *back["interval"][::-1]]]
         )
 
 
 def test_a_bootstrap_interval_is_bca_and_none_where_all_draws_are_alike():
     module = load("rewards")
     samples = [np.array(x, float) for x in ([2311, 1757, 3239], [2187, 2380], [1, 4, 2], [1, 3, 0])]
-    found = module.bootstrap(module.improvement, *samples)
-    assert found["value"] == pytest.approx((3 / 6 + 6.5 / 9) / 2)
+    found = common.intervals.bootstrap(module.improvement, *samples)
+    assert found["mean"] == pytest.approx((3 / 6 + 6.5 / 9) / 2)
     x = np.random.default_rng(0).exponential(size=20)
-    found = module.bootstrap(module.interquartile_mean, x)
+    found = common.intervals.bootstrap(module.interquartile_mean, x)
     expected = stats.bootstrap(
         (x,), lambda y, axis: stats.trim_mean(y, 0.25, axis=axis), n_resamples=10_000, rng=1
     ).confidence_interval
     assert found["interval"] == pytest.approx(list(expected), abs=0.03)
-    apart = module.bootstrap(module.improvement, np.array([5.0, 6, 7]), np.array([1.0, 2, 3]))
-    assert apart == dict(value=1.0, interval=None)
-    assert module.bootstrap(module.improvement, np.array([5.0]), np.array([1.0, 2]))["interval"] is None
+    apart = common.intervals.bootstrap(module.improvement, np.array([5.0, 6, 7]), np.array([1.0, 2, 3]))
+    assert apart == dict(mean=1.0, interval=None)
+    assert common.intervals.bootstrap(module.improvement, np.array([5.0]), np.array([1.0, 2]))["interval"] is None
 
 
 def test_aai_acli_and_the_main_effects(write, aggregate, capsys):
@@ -128,30 +130,30 @@ def test_aai_acli_and_the_main_effects(write, aggregate, capsys):
     [found] = aggregate("--aai", *finals, lacking=True)["aai"]
     message = "rewards.py: --aai: on Walker2d-v5 no complete run is ppo_m or trpo or trpo_plus; there are ppo\n"
     assert message in capsys.readouterr().err
-    assert found["aai"] == dict(value=pytest.approx(55 / 3 - 13), interval=None)
-    assert found["acli"] == dict(value=pytest.approx(55 / 3 - 17 / 3), interval=None)
+    assert found["aai"] == dict(mean=pytest.approx(55 / 3 - 13), interval=None)
+    assert found["acli"] == dict(mean=pytest.approx(55 / 3 - 17 / 3), interval=None)
     # Means 13, 31/6, 17/3, 55/3; the optimizations: half of 13 - 31/6 + 55/3 - 17/3, and so on.
     values = [(13 - 31 / 6 + 55 / 3 - 17 / 3) / 2, (13 + 31 / 6 - 17 / 3 - 55 / 3) / 2, (13 - 31 / 6 - 38 / 3) / 2]
-    assert [x["value"] for x in found["effects"].values()] == pytest.approx(values)
+    assert [x["mean"] for x in found["effects"].values()] == pytest.approx(values)
     # Variances 7, 13/12, 52/3, 31/3 of three runs each: their sum is 143/4, and so half the interval of each effect is
     # t(4.996) times the root of 143/48, with 2 (143/4)^2 / (49 + 169/144 + 2704/9 + 961/9) = 5.59 degrees of freedom.
     variances = np.array([7, 13 / 12, 52 / 3, 31 / 3])
     freedom = 2 * variances.sum() ** 2 / (variances**2).sum()
     half = stats.t.ppf(0.975, freedom) * (variances.sum() / 12) ** 0.5
     for x in found["effects"].values():
-        assert x["interval"] == pytest.approx([x["value"] - half, x["value"] + half])
+        assert x["interval"] == pytest.approx([x["mean"] - half, x["mean"] + half])
 
 
 def test_intervals_cover_what_they_say():
     """95 % of 2,000 intervals of normal data hold the truth, with few runs and many, of unlike scatter and number."""
-    module, rng = load("rewards"), np.random.default_rng(1)
+    rng = np.random.default_rng(1)
     for n in (3, 10, 30):
-        found = [module.mean_of(x)["interval"] for x in rng.normal(size=(2000, n))]
+        found = [common.intervals.mean_of(x)["interval"] for x in rng.normal(size=(2000, n))]
         assert np.mean([low < 0 < high for low, high in found]) == pytest.approx(0.95, abs=0.015)
     for sizes in ((3, 8), (10, 10), (3, 5, 8, 10)):
         signs = (1, -1) if len(sizes) == 2 else (0.5, -0.5, -0.5, 0.5)
         drawn = zip(*[rng.normal(scale=i + 1, size=(2000, n)) for i, n in enumerate(sizes)])
-        found = [module.contrast(list(x), signs)["interval"] for x in drawn]
+        found = [common.intervals.contrast(list(x), signs)["interval"] for x in drawn]
         assert np.mean([low < 0 < high for low, high in found]) == pytest.approx(0.95, abs=0.02), sizes
 
 
@@ -163,9 +165,7 @@ def test_differences_behind_aai_have_signs_and_their_intervals(write, aggregate,
     [cell] = aggregate("--aai", *finals)["aai"]
     found = cell["differences"]
     assert list(found) == ["ppo - trpo_plus", "ppo_m - trpo", "ppo - ppo_m", "trpo_plus - trpo"]
-    assert [x["value"] for x in found.values()] == pytest.approx(
-        [13 - 55 / 3, 15.5 / 3 - 17 / 3, 13 - 15.5 / 3, 38 / 3]
-    )
+    assert [x["mean"] for x in found.values()] == pytest.approx([13 - 55 / 3, 15.5 / 3 - 17 / 3, 13 - 15.5 / 3, 38 / 3])
     # By hand: variances 7, 31/3 of 3 runs each, so half the interval is t(3.856) sqrt(52/9) = 2.8182 * 2.4037.
     assert found["ppo - trpo_plus"]["interval"] == pytest.approx([-16 / 3 - 6.774, -16 / 3 + 6.774], abs=0.02)
     text = (tmp_path / "out" / "rewards.md").read_text()
@@ -227,15 +227,15 @@ def test_interquartile_mean_is_of_four_runs_or_more(write, aggregate, tmp_path):
     assert aggregate()["settings"][0]["interquartile_mean"] is None
     assert "| 3 | 11 [-29.9, 51.9] | - | 1 to 30 |" in (tmp_path / "out" / "rewards.md").read_text()
     write(4, seed=4)
-    assert aggregate()["settings"][0]["interquartile_mean"]["value"] == 3
+    assert aggregate()["settings"][0]["interquartile_mean"]["mean"] == 3
 
 
 def test_one_run_has_no_interval(write, aggregate):
     write(5)
     write(7, algo="trpo")
     found = aggregate()
-    assert found["settings"][0]["mean"] == dict(value=5, interval=None)
-    assert found["improvement"][0]["p"][0][1] == dict(value=0, interval=None)
+    assert found["settings"][0]["mean"] == dict(mean=5, interval=None)
+    assert found["improvement"][0]["p"][0][1] == dict(mean=0, interval=None)
 
 
 def test_curve_is_the_mean_of_the_runs_where_all_have_been(write, aggregate):
@@ -292,8 +292,8 @@ def test_labels_say_what_differs(write, aggregate):
 
 @pytest.mark.parametrize("algo", ALGOS)
 def test_defaults_are_those_of_the_script(algo):
-    assert common.default_flags(algo) == {common.flag(*x) for x in asdict(load(algo).Args()).items()}
-    assert common.default_flags("nothing") == set()
+    assert common.runs.default_flags(algo) == {common.runs.flag(*x) for x in asdict(load(algo).Args()).items()}
+    assert common.runs.default_flags("nothing") == set()
 
 
 def test_given_labels_name_settings_that_differ_between_environments(write, aggregate, capsys):
@@ -313,7 +313,7 @@ def test_the_other_diagnostics_draw_one_setting_alike_and_two_apart(write):
     settings = [(dict(reward_scale=scale), seed) for scale in (True, False) for seed in (1, 2)]
     folders = tuple(write(1, seed=seed, **setting) for setting, seed in settings)
     for labels, expected in ((), ("ppo", "ppo no-reward-scale")), (("PPO-M=ppo no-reward-scale",), ("ppo", "PPO-M")):
-        a, b, c, d = common.run_styles(folders, labels)
+        a, b, c, d = common.figures.run_styles(folders, labels)
         assert a == b and c == d and (a["label"], c["label"]) == expected
         assert a["color"] != c["color"] and a["marker"] != c["marker"]
 
@@ -350,8 +350,8 @@ def test_paired_differences_are_by_seed(write, aggregate, tmp_path):
         seeds = [1, 2] if on == ["tanh"] else [1, 2, 3, 4]
         exact = [rewards[tuple(on), seed] - rewards[tuple(off), seed] for seed in seeds]
         assert x["seeds"] == seeds and x["differences"] == pytest.approx(exact)
-        assert x["mean"]["value"] == pytest.approx(np.mean(exact))
-        assert x["mean"]["interval"] == pytest.approx(common.t_interval(np.array(exact)))
+        assert x["mean"]["mean"] == pytest.approx(np.mean(exact))
+        assert x["mean"]["interval"] == pytest.approx(common.intervals.t_interval(np.array(exact)))
     assert [len(x["others_on"]) for x in found] == [8, 0] * 9 + [0] and found[-1]["switched"] == NINE
     lines = (tmp_path / "out" / "rewards.md").read_text().splitlines()
     rows = [
@@ -404,7 +404,7 @@ def test_noise_of_an_argument(write, aggregate, tmp_path):
     below = [1 / 2 - 1 / 3, 1 / 3 - 1 / 5, 1 / 4 - 1 / 7, 2 / 11 - 1 / 10]  # on at its low end, off at its high one
     above = [2 / 3 - 1 / 2, 1 / 5 - 1 / 9, 2 / 5 - 1 / 4, 1 / 10 - 1 / 19]
     ends = 0.225 - np.linalg.norm(below) / 2, 0.225 + np.linalg.norm(above) / 2
-    assert noise["mean"]["value"] == pytest.approx(0.225) and noise["mean"]["interval"] == pytest.approx(ends)
+    assert noise["mean"]["mean"] == pytest.approx(0.225) and noise["mean"]["interval"] == pytest.approx(ends)
     ends = 0.15 - np.linalg.norm(below[:2]) / 2, 0.15 + np.linalg.norm(above[:2]) / 2  # seed 2: equal to the bit
     assert start["differences"] == pytest.approx([0.3, 0]) and start["mean"]["interval"] == pytest.approx(ends)
     assert "| 150 | 2 | 0.225 [" in (tmp_path / "out" / "rewards.md").read_text()

@@ -1,6 +1,7 @@
 """What value.py and trust_region.py measure, on cases worked out by hand."""
 
-import common
+import common.intervals
+import common.kept
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -94,7 +95,7 @@ def test_exact_values_of_a_constant_reward_miss_the_returns_as_released(tmp_path
     checkpoint["args"]["value_lr"] = 1e-12
     torch.save(checkpoint, path)
     load("value").main([str(path.parent.parent), "--checkpoints", "0", "--jobs", "1", "--heldout-pairs", "128"])
-    [cell] = common.read_cells(path.parent.parent / "figures" / "value.jsonl")
+    [cell] = common.kept.read_cells(path.parent.parent / "figures" / "value.jsonl")
 
     def missed(d):  # V = 1 / (1 - gamma) against the sum of d rewards of 1
         return GAMMA**d / (1 - GAMMA**d)
@@ -138,7 +139,7 @@ def test_interval_of_the_relative_error_is_over_episodes():
     ends = dict(terminations=np.zeros(6, bool), ends=np.tile([False, True], 3))
     numbers = load("value").relative_errors(torch.from_numpy(1 + errors).flatten(), torch.ones(6), ends)
     assert numbers["mean"] == pytest.approx(errors.mean())
-    low, high = common.t_interval(errors.mean(1) / errors.mean())
+    low, high = common.intervals.t_interval(errors.mean(1) / errors.mean())
     assert numbers["interval"] == pytest.approx([0.7 / 3 * np.exp(low - 1), 0.7 / 3 * np.exp(high - 1)])
     assert numbers["mean_of_all"] == pytest.approx(errors.mean()) and numbers["episodes"] == 3
 
@@ -163,7 +164,7 @@ def test_largest_ratio_and_kl_are_averaged_over_parts_of_the_batch_size():
     assert halves["max_kl"] == pytest.approx((kls[1] + kls[3]) / 2)
     assert halves["max_ratio"] == pytest.approx((ratios[0] + ratios[4]) / 2)
     assert halves["mean_kl"] == pytest.approx(kls[:6].mean())
-    assert halves["max_kl_interval"] == pytest.approx(common.t_interval(kls[[1, 3]]))
+    assert halves["max_kl_interval"] == pytest.approx(common.intervals.t_interval(kls[[1, 3]]))
     for part in (7, 8, 100):  # one part, smaller than the training batch perhaps
         whole = module.step_size(policy, batch, part)
         assert (whole["parts"], whole["max_kl_interval"]) == (1, None)
@@ -188,4 +189,6 @@ def test_t_intervals_cover_the_mean(n):
     def coverage(interval):
         return np.mean([low < 0 < high for low, high in map(interval, draws)])
 
-    assert coverage(common.t_interval) == pytest.approx(0.95, abs=0.015)  # three standard errors of 2,000 draws
+    assert coverage(common.intervals.t_interval) == pytest.approx(
+        0.95, abs=0.015
+    )  # three standard errors of 2,000 draws

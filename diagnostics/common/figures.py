@@ -1,0 +1,134 @@
+"""How figures look: colours and lines of algorithms and settings, and panels that several diagnostics draw."""
+
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
+
+from common import runs
+
+COLOURS = {
+    **dict(ppo="#0072b2", ppo_m="#d55e00", ppo_noclip="#56b4e9", trpo="#009e73", trpo_plus="#e69f00"),
+    **dict(reinforce="#999999", a2c="#cc79a7", vmpo="#000000"),
+}
+MARKERS = dict(zip(COLOURS, "os^Dv*Px"))  # colours are not enough in greyscale
+LINES, FILLS = ["-", "--", ":", "-."], ["full", "none", "left", "right"]  # where all lines are of one algorithm
+
+
+def new_figure(rows: int, columns: int, size: tuple[float, float], **style: Any) -> tuple[Figure, np.ndarray]:
+    """Figure of the size in inches, and its axes [rows, columns]."""
+    figure = Figure(figsize=size, layout="constrained")
+    return figure, figure.subplots(rows, columns, squeeze=False, **style)
+
+
+def look(algo: str) -> dict[str, Any]:
+    """How an algorithm's lines are drawn."""
+    style = dict(color=COLOURS.get(algo, "#8c564b"), marker=MARKERS.get(algo, "."), label=algo)
+    return style | dict(markersize=3.5, linewidth=1.2)
+
+
+def line_styles(algo_of: dict[str, str]) -> dict[str, dict[str, Any]]:
+    """How each label is drawn: as the algorithm that it spells (PPO-M is ppo_m), else as its own if that is not taken,
+    else in the next colour that is not; dashed when all are."""
+    spelled = {label: label.lower().replace("+", "_plus").replace("-", "_") for label in algo_of}
+    looks, found = [(name, line) for line in ("-", "--", ":", "-.") for name in COLOURS], {}
+    for label in sorted(algo_of, key=lambda x: spelled[x] not in COLOURS):
+        wanted = [(spelled[label], "-"), (algo_of[label], "-"), *looks]
+        found[label] = next((x for x in wanted if x in looks and x not in found.values()), looks[0])
+    return {label: look(found[label][0]) | dict(linestyle=found[label][1], label=label) for label in algo_of}
+
+
+def run_styles(folders: tuple[Path, ...], labels: tuple[str, ...]) -> list[dict[str, Any]]:
+    """How the lines of each run are drawn: alike where the setting is the same."""
+    settings = {folder: runs.setting(runs.read_config(folder)) for folder in folders}
+    label_of = runs.label_runs(settings, labels)
+    for label in dict.fromkeys(label_of.values()):
+        if names := runs.differing([x for folder, x in settings.items() if label_of[folder] == label]):
+            runs.note(f"{label} is one line for runs that differ in {', '.join(names)}")
+    styles = line_styles({label_of[folder]: x["algo"] for folder, x in settings.items()})
+    return [styles[label_of[folder]] for folder in folders]
+
+
+def draw_line(axis: Axes, x: list, points: list[dict[str, Any]], style: dict[str, Any]) -> None:
+    """Means against x, their intervals shaded."""
+    axis.plot(x, [point["mean"] for point in points], **style)
+    low, high = zip(*[point["interval"] or (np.nan, np.nan) for point in points])
+    axis.fill_between(x, low, high, color=style["color"], alpha=0.2, linewidth=0)
+
+
+Setting = tuple[dict[str, Any], list[list[dict[str, Any]]]]  # how it is drawn, and the cells of each of its runs
+
+
+def by_setting(styles: list[dict[str, Any]], cells_of_runs: list[list[dict[str, Any]]]) -> list[Setting]:
+    """Each run's style and cells -> each setting's, with the cells of the iterations that all its runs have, so that
+    means are over the same runs everywhere."""
+    found = {}
+    for style, cells in zip(styles, cells_of_runs):
+        found.setdefault(style["label"], (style, []))[1].append({cell["iteration"]: cell for cell in cells})
+    settings = []
+    for style, of_runs in found.values():
+        shared = [iteration for iteration in of_runs[0] if all(iteration in cells for cells in of_runs)]
+        if not shared:
+            runs.stop(f"the runs of {style['label']} have no checkpoint in common; name some with --checkpoints")
+        if unlike := sorted(set().union(*of_runs) - set(shared)):
+            runs.note(f"not all runs of {style['label']} have iteration {', '.join(map(str, unlike))}: left out")
+        settings.append((style, [[cells[iteration] for iteration in shared] for cells in of_runs]))
+    return settings
+
+
+def draw_points(axis: Axes, x: Any, points: list[dict[str, Any]], style: dict[str, Any]) -> None:
+    """Means at x, not joined unless the style says so, and their intervals as bars."""
+    y = np.array([point["mean"] for point in points], float)
+    ends = np.array([point["interval"] or [np.nan] * 2 for point in points], float).reshape(-1, 2)
+    axis.errorbar(x, y, yerr=np.abs(ends.T - y), **dict(linestyle="") | style)
+
+
+def label_log_axis(axis: Axes, most: float = 500) -> None:
+    """Plain numbers on a logarithmic vertical axis, 2 and 5 among them where its ends differ by that factor at most."""
+    low, high = axis.get_ylim()
+    axis.yaxis.set_major_locator(LogLocator(subs=(1,) if high > most * low else (1, 2, 5)))
+    axis.yaxis.set_major_formatter(lambda x, _: f"{x:,.9g}")
+    axis.yaxis.set_minor_formatter(NullFormatter())
+
+
+def draw_setting(axis: Axes, lines: list[tuple[list[int], list[dict]]], style: dict[str, Any]) -> None:
+    """Means over the runs, given as x and points, where all of them have a point, and each run as a thin line; of a
+    single run its intervals."""
+    means = {}
+    for x, points in lines:
+        of_run = [point["mean"] for point in points]
+        for at, mean in zip(x, of_run):
+            means.setdefault(at, []).append(mean)
+        if len(lines) > 1:
+            axis.plot(x, of_run, color=style["color"], linestyle=style["linestyle"], linewidth=0.5, alpha=0.6)
+        elif bars := [(at, *point["interval"]) for at, point in zip(x, points) if point["interval"]]:
+            axis.vlines(*zip(*bars), color=style["color"], linewidth=1)
+    shared = sorted(at for at in means if len(means[at]) == len(lines))
+    axis.plot(shared, [np.mean(means[at]) for at in shared], **style)
+
+
+def title(cells: list[dict[str, Any]]) -> str:
+    return "iteration " + " / ".join(dict.fromkeys(str(cell["iteration"]) for cell in cells))
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """One legend for all lines, above the panels, for which the figure grows; then the figure as PNG and PDF."""
+    for axis in figure.axes:
+        if axis.name != "3d":
+            axis.spines[["top", "right"]].set_visible(False)
+    lines = {label: line for axis in figure.axes[::-1] for line, label in zip(*axis.get_legend_handles_labels())}
+    if lines:
+        width, height = figure.get_size_inches()
+        texts = [textwrap.fill(label, int((width - 0.6) / 0.065), break_on_hyphens=False) for label in lines]  # inches
+        longest = max(len(part) for text in texts for part in text.split("\n"))
+        columns = max(1, min(len(texts), int(width / (0.6 + 0.065 * longest))))
+        figure.set_figheight(height + 0.17 * sum(text.count("\n") + 1 for text in texts) / columns)
+        figure.legend(lines.values(), texts, loc="outside upper center", ncols=columns, frameon=False, fontsize=8)
+    name = path.name.removesuffix(".jsonl").removesuffix(".json")  # a run's name has dots of its own: policy-lr=0.0003
+    for suffix in (".pdf", ".png"):
+        figure.savefig(path.with_name(name + suffix), dpi=150)
+    print(path.with_name(f"{name}.png"))

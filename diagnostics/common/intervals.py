@@ -1,0 +1,122 @@
+"""Estimates and their intervals, 95 % unless they share that with other looks (Bonferroni), and how both are written.
+An estimate is dict(mean=..., interval=[low, high]); where there can be no interval, it is None."""
+
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+DRAWS = 10_000  # of a bootstrap
+
+
+def t_interval(x: np.ndarray, looks: int = 1) -> list[float] | None:
+    """Interval of the mean of x [n] by Student's t: of few episodes or runs the bootstrap's are too narrow."""
+    if len(x) < 2:
+        return None
+    half = stats.t.ppf(1 - 0.025 / looks, len(x) - 1) * np.std(x, ddof=1) / len(x) ** 0.5
+    return [np.mean(x).item() - half.item(), np.mean(x).item() + half.item()]
+
+
+def mean_of(x: Any) -> dict[str, Any]:
+    return dict(mean=float(np.mean(x)), interval=t_interval(x))
+
+
+def contrast(samples: list[np.ndarray], weights: list[float], looks: int = 1) -> dict[str, Any]:
+    """The sum of weighted means of independent samples [n], [m], ..., and its t interval with Satterthwaite's degrees
+    of freedom, which for two samples is Welch's."""
+    value, ends = float(sum(w * np.mean(x) for w, x in zip(weights, samples))), None
+    if min(map(len, samples)) > 1:
+        parts = np.array([w**2 * np.var(x, ddof=1) / len(x) for w, x in zip(weights, samples)])
+        ends = [value, value]
+        if parts.any():
+            freedom = parts.sum() ** 2 / sum(part**2 / (len(x) - 1) for part, x in zip(parts, samples))
+            half = stats.t.ppf(1 - 0.025 / looks, freedom) * parts.sum() ** 0.5
+            ends = [float(value - half), float(value + half)]
+    return dict(mean=value, interval=ends)
+
+
+def difference(x: np.ndarray, y: np.ndarray, looks: int = 1) -> dict[str, Any]:
+    """Mean of x [n] minus mean of y [m], independent samples, and its Welch interval."""
+    return contrast([x, y], [1, -1], looks)
+
+
+def paired_change(before: np.ndarray, after: np.ndarray, looks: int = 1) -> dict[str, Any]:
+    """Mean of the differences of two or more returns [n] of the same seeds, and its t interval; the fall that four in
+    five such intervals would tell from 0; and `pairing`, the interval's width over that of the two-sample t interval,
+    which would take the seeds for different ones."""
+    x, n = after - before, len(before)
+    error, t = np.std(x, ddof=1).item() / n**0.5, stats.t.ppf(1 - 0.025 / looks, n - 1).item()
+    unpaired = stats.t.ppf(1 - 0.025 / looks, 2 * n - 2) * ((before.var(ddof=1) + after.var(ddof=1)) / n) ** 0.5
+    numbers = dict(before=before.mean().item(), after=after.mean().item(), mean=x.mean().item())
+    numbers |= dict(interval=t_interval(x, looks), visible=(t + stats.t.ppf(0.8, n - 1).item()) * error)
+    return numbers | dict(pairing=(t * error / unpaired).item() if unpaired > 0 else None)
+
+
+def ratio_of_sums(x: np.ndarray, y: Any, ends: np.ndarray, in_logarithms: bool = False) -> dict[str, Any]:
+    """Sum of x [B] over sum of y [B], neither ever negative, and its t interval over the episodes of a rollout, which
+    end where `ends` [B] says so. A ratio of two sums varies, to first order, as the mean over the episodes of what
+    follows (delta method). In logarithms that covers better where x is skewed and episodes are few."""
+    starts = np.append(0, np.flatnonzero(ends)[:-1] + 1)
+    x, y = (np.add.reduceat(np.broadcast_to(z, len(ends)).astype(float), starts) for z in (x, y))
+    mean = (x.sum() / max(y.sum(), 1e-30)).item()
+    low_high = t_interval((x - mean * y) / y.mean().clip(1e-30) / (max(mean, 1e-30) if in_logarithms else 1))
+    low_high = low_high and [mean * math.exp(z) if in_logarithms else max(0.0, mean + z) for z in low_high]
+    return dict(mean=mean, interval=low_high, episodes=len(starts))
+
+
+def bootstrap(statistic: Callable, *samples: np.ndarray) -> dict[str, Any]:
+    """A statistic of samples [n], [m], ... that no formula has an interval for and, where each has two runs or more,
+    its BCa interval; none where it degenerates, since all draws are alike."""
+    value, ends = float(statistic(*samples)), None
+    if min(map(len, samples)) > 1:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that it degenerates
+            found = stats.bootstrap(
+                samples, lambda *x, axis: statistic(*x), n_resamples=DRAWS, batch=1000, vectorized=True, rng=0
+            ).confidence_interval
+        ends = [float(found.low), float(found.high)] if np.isfinite(found).all() else None
+    return dict(mean=value, interval=ends)
+
+
+def cosines(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Cosine similarity [n, m] of every row of x [n, P] with every row of y [m, P]; 0 where one of them is 0 (the step
+    of a rejected line search)."""
+    x, y = (z / np.linalg.norm(z, axis=1, keepdims=True).clip(1e-30) for z in (x, y))
+    return x @ y.T
+
+
+def pairwise(matrix: np.ndarray, resamples: int = 500) -> dict[str, Any]:
+    """Mean of the matrix [n, n] over pairs of different items, its bootstrap interval over the n items (an item that
+    was drawn twice is not compared with itself; two items have none), and the values above the diagonal. Around cosines
+    of 0 these intervals are about one and a half times as wide as need be."""
+    n, means = len(matrix), []
+    for drawn in np.random.default_rng(0).integers(n, size=(resamples, n)):
+        different = drawn[:, None] != drawn[None]
+        if different.any():
+            means.append(matrix[np.ix_(drawn, drawn)][different].mean())
+    above = matrix[np.triu_indices(n, 1)]
+    ends = np.percentile(means, [2.5, 97.5]).tolist() if n > 2 else None
+    return dict(mean=above.mean().item(), interval=ends, all=above.tolist())
+
+
+# Texts ---------------------------------------------------------------------------------------------------------------
+
+
+def short(x: float) -> str:
+    """Three digits, and of a large number all before the point."""
+    return f"{x:,.0f}" if abs(x) >= 100 else f"{x:.3g}"
+
+
+def percent(x: float) -> str:
+    return f"{100 * x:.2g} %"
+
+
+def text(numbers: dict[str, Any] | None, show: Callable[[float], str] = short) -> str:
+    """An estimate: its mean and, where there is one, its interval."""
+    if numbers is None:
+        return "-"
+    ends = numbers["interval"]
+    return show(numbers["mean"]) + (f" [{', '.join(map(show, ends))}]" if ends else "")

@@ -1,0 +1,323 @@
+"""Runs on disk: what a folder says of its settings and checkpoints, and what every diagnostic can be told. Nothing here
+waits for torch, which takes seconds to import."""
+
+import ast
+import csv
+import errno
+import functools
+import hashlib
+import importlib.util
+import json
+import os
+import signal
+import sys
+import typing
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any, NamedTuple, NoReturn
+
+import tyro
+
+ALGOS = Path(__file__).parent.parent.parent / "algos"
+# What a diagnostic calls of an algorithm's script; README.md says what each does.
+CONTRACT = """
+    Args make_actors make_networks initial_state begin_episodes load_checkpoint restore rollout estimate_advantages
+    objective update
+""".split()
+NOT_OF_THE_RUN = "runs_dir run_name overwrite compile".split()  # what two copies of a run may differ in
+NOT_OF_THE_SETTING = ["squash_action", "env_id", "seed", "checkpoint_every", *NOT_OF_THE_RUN]
+
+# Programs ------------------------------------------------------------------------------------------------------------
+
+
+def stop(message: str, status: int = 2) -> NoReturn:
+    """Ends the program with one line on standard error; status 2: bad input, 1: measuring failed, 130: interrupted."""
+    print(f"{Path(sys.argv[0]).name}: {message}", file=sys.stderr)
+    raise SystemExit(status)
+
+
+@functools.cache
+def note(message: str) -> None:
+    """Says something once."""
+    print(f"{Path(sys.argv[0]).name}: note: {message}", file=sys.stderr)
+
+
+def run_program(main: Callable[[], None]) -> None:
+    """Runs a diagnostic as a program."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does
+    sys.path.append(os.getcwd())  # where an environment my_module:MyEnv-v0 and a script of one's own look for modules
+    try:
+        main()
+    except KeyboardInterrupt:
+        stop("interrupted; the same command goes on from what is measured", 130)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        stop(f"{error.strerror}: where there is room, the same command goes on from what is measured", 1)
+
+
+def count_cores() -> int:
+    """Cores that this process may use; macOS and Windows only know how many there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+# Options -------------------------------------------------------------------------------------------------------------
+
+
+class AtLeast(NamedTuple):
+    """The least that an option may be, beside its type; without it, the least is 1."""
+
+    least: int
+    why: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What every diagnostic that samples can be told."""
+
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """run folders, of one environment"""
+    script: Path | None = None
+    """algorithm script; default: the one in algos/ that the run names"""
+    out: Path | None = None
+    """folder of figures and numbers; default: figures/ inside the run's folder"""
+    jobs: int = count_cores()
+    """worker processes; numbers do not depend on it"""
+    seed: Annotated[int, AtLeast(0)] = 0
+    """seed of everything sampled here"""
+    overwrite: bool = False
+    """measure anew what an earlier call has measured"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelledOptions(Options):
+    """The same, of those that draw settings beside one another."""
+
+    labels: tuple[str, ...] = ()
+    """labels of your own, each "LABEL=ALGO FLAG ...": for the algorithm's runs with these flags, spelled as run folders
+    spell them"""
+
+
+def check_options(args: Any) -> None:
+    """Refuses what tyro lets through: integers below what their field says, and no numbers where the default has
+    some."""
+    hints = typing.get_type_hints(type(args), include_extras=True)
+    for field in fields(args):
+        value, extras = getattr(args, field.name), getattr(hints[field.name], "__metadata__", ())
+        least, why = next((x for x in extras if isinstance(x, AtLeast)), AtLeast(1))
+        name = next((x.name for x in extras if getattr(x, "name", None)), field.name).replace("_", "-")
+        numbers = value if isinstance(value, tuple) else (value,)
+        option = f"--{name} {' '.join(map(str, numbers))}"
+        if not numbers and field.default not in ((), MISSING):
+            stop(f"{option}: give one or more")
+        for x in numbers:
+            if isinstance(x, int) and not isinstance(x, bool) and x < least:
+                stop(f"{option}: must be {least} or more{', ' * bool(why)}{why}")
+
+
+# Folders -------------------------------------------------------------------------------------------------------------
+
+
+class Source(NamedTuple):
+    """A checkpoint and the script that understands it; small, so that tasks for workers can carry it."""
+
+    script: Path
+    run: Path
+    iteration: int
+
+    @property
+    def path(self) -> Path:
+        return self.run / "checkpoints" / f"iter_{self.iteration:06d}.pt"
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """A run's config.json: algo, args, versions and the SHA-256 of the script. Stops at what is not a run."""
+    path = folder / "config.json"
+    if not path.is_file():
+        stop(f"{folder}: {'no config.json, so not a run' if folder.is_dir() else 'no such run'}")
+    try:
+        config = json.loads(path.read_text())
+        args = config["args"]
+        if not config["algo"].isidentifier():  # a run from elsewhere must not name code of its own
+            raise ValueError(config["algo"])
+        if any(args[name] is None for name in ("env_id", "seed", "total_timesteps", "num_envs", "num_steps")):
+            raise ValueError(args)
+        config["script"][:12]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        stop(f"{folder}: its config.json is damaged")
+    return config
+
+
+def read_progress(folder: Path) -> list[dict[str, str]]:
+    """The rows of a run's progress.csv that are whole; none where there is no such file yet. Stops where it is
+    damaged."""
+    path = folder / "progress.csv"
+    try:
+        rows = list(csv.DictReader(path.read_text().splitlines())) if path.is_file() else []
+        rows = [row for row in rows if None not in row.values()]  # None: half written
+        for row in rows:
+            for name, text in row.items():
+                (int if name in ("iteration", "global_step") else float)(text or "nan")
+    except (OSError, ValueError, TypeError):
+        stop(f"{path} is damaged")
+    return rows
+
+
+def batch_size(config: dict[str, Any]) -> int:
+    """State-action pairs of an iteration (REINFORCE takes some more, to the ends of its episodes)."""
+    return config["args"]["num_envs"] * config["args"]["num_steps"]
+
+
+def planned_steps(config: dict[str, Any]) -> int:
+    """Environment steps that the run makes if nothing stops it."""
+    return config["args"]["total_timesteps"] // batch_size(config) * batch_size(config)
+
+
+def load_script(path: Path) -> ModuleType:
+    """An algorithm's script as a module. Stops where it cannot be imported or lacks a function of the contract."""
+    name = f"script_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        if spec is None or not path.is_file():
+            stop(f"{path}: no such Python script; name the one that made the run with --script")
+        script = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look for it there
+        try:
+            spec.loader.exec_module(script)
+        except Exception as error:
+            stop(f"{path}: {type(error).__name__}: {error}")
+        for function in CONTRACT:
+            if not hasattr(script, function):
+                stop(f"{path} has no {function}, which the diagnostics need")
+    return sys.modules[name]
+
+
+def has_critic(source: Source) -> bool:
+    return hasattr(load_script(source.script), "value_loss")
+
+
+def open_runs(folders: tuple[Path, ...], script: Path | None, needs_critic: bool = False) -> list[list[Source]]:
+    """The checkpoints of each run, in order. Stops at what is not a run, and at runs of different environments."""
+    opened = []
+    for folder in folders:
+        config = read_config(folder)
+        path = script or ALGOS / f"{config['algo']}.py"
+        try:
+            load_script(path).Args(**config["args"])
+        except (TypeError, ValueError) as error:
+            stop(f"{path} does not fit {folder}: {' '.join(str(error).split())}")
+        if hashlib.sha256(path.read_bytes()).hexdigest()[:12] != config["script"][:12]:
+            note(f"{path} is not, or no longer, the script that made {folder}")
+        names = [x.stem.removeprefix("iter_") for x in folder.glob("checkpoints/iter_*.pt")]
+        iterations = sorted(int(name) for name in names if name.isdecimal())
+        if not iterations:
+            stop(f"{folder}: no checkpoints")
+        opened.append([Source(path, folder, iteration) for iteration in iterations])
+        if needs_critic and not has_critic(opened[-1][0]):
+            stop(f"{folder}: {config['algo']} has no value network to measure")
+    env_ids = dict.fromkeys(read_config(folder)["args"]["env_id"] for folder in folders)
+    if len(env_ids) > 1:
+        stop(f"runs of different environments: {' and '.join(env_ids)}; draw each by itself")
+    return opened
+
+
+def output_folder(out: Path | None, folders: tuple[Path, ...]) -> Path:
+    """--out, or figures/ inside the only run; made where it is not there yet."""
+    if out is None and len(folders) > 1:
+        stop("several runs: name the folder for their figures with --out")
+    out = out or folders[0] / "figures"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        stop(f"--out {out}: {error.strerror}")
+    return out
+
+
+# Checkpoints ---------------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def can_step(source: Source) -> bool:
+    """Whether the checkpoint has a next iteration; the last of a finished run has learning rate 0."""
+    return load_script(source.script).load_checkpoint(source.path)["global_step"] < planned_steps(
+        read_config(source.run)
+    )
+
+
+def choose(sources: list[Source], iterations: tuple[int, ...]) -> list[Source]:
+    """The checkpoints of a run at the given iterations; where none are given, 0, 150, 300 and 450 or, in a run without
+    them, its first, its thirds and its last that still has a step."""
+    have = {source.iteration: source for source in sources}
+    if not iterations:
+        going_on = [x for x in have if x < max(have) or can_step(have[x])] or [max(have)]
+        thirds = [going_on[round(k * (len(going_on) - 1) / 3)] for k in range(4)]
+        iterations = (0, 150, 300, 450) if {0, 150, 300, 450} <= set(going_on) else tuple(dict.fromkeys(thirds))
+    for iteration in iterations:
+        if iteration not in have:
+            stop(f"{sources[0].run}: no checkpoint {iteration}; there are {' '.join(map(str, have))}")
+    return [have[iteration] for iteration in iterations]
+
+
+def with_step(sources: list[Source], iterations: tuple[int, ...]) -> list[Source]:
+    """The checkpoints of a run at the given iterations, by default all, that have a next iteration."""
+    chosen = choose(sources, iterations) if iterations else [x for x in sources if x is not sources[-1] or can_step(x)]
+    for source in chosen:
+        if not can_step(source):
+            stop(f"{source.path}: training ended there, with no step to measure")
+    return chosen or stop(f"{sources[0].run}: no checkpoint that has a step")
+
+
+# Settings ------------------------------------------------------------------------------------------------------------
+
+
+def setting(config: dict[str, Any]) -> dict[str, Any]:
+    """What makes the setting of a run, of its config.json: the algorithm and the arguments."""
+    before = dict(bound_action="tanh" if config["args"].get("squash_action") else "no")  # as runs until 2026 had it
+    args = {name: x for name, x in config["args"].items() if name not in NOT_OF_THE_SETTING}
+    return dict(algo=config["algo"]) | before | args
+
+
+def flag(name: str, value: Any) -> str:
+    """An argument as run folders spell it: no-value-clip, policy-lr=0.0003, policy-hidden=64x64."""
+    text = "x".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    name = name.replace("_", "-")
+    return {"True": name, "False": f"no-{name}"}.get(text, f"{name}={text}")
+
+
+def default_flags(algo: str) -> set[str]:
+    """The defaults of algos/<algo>.py, read without running it; none where it cannot be read."""
+    try:
+        source = (ALGOS / f"{algo}.py").read_text()
+        [args] = [x for x in ast.parse(source).body if isinstance(x, ast.ClassDef) and x.name == "Args"]
+        return {flag(x.target.id, ast.literal_eval(x.value)) for x in args.body if isinstance(x, ast.AnnAssign)}
+    except (OSError, SyntaxError, ValueError):
+        return set()
+
+
+def differing(settings: list[dict[str, Any]]) -> list[str]:
+    """Names of the arguments that are not the same in all the settings."""
+    names = dict.fromkeys(name for x in settings for name in x)
+    return [name for name in names if any(x.get(name) != settings[0].get(name) for x in settings)]
+
+
+def label_runs(settings: dict[Path, dict[str, Any]], labels: tuple[str, ...]) -> dict[Path, str]:
+    """The label of each run folder's setting: a given one, or the algorithm and the flags that tell it from the
+    algorithm's other settings here, as far as they are not the script's defaults."""
+    found, given = {}, {}
+    for algo in {x["algo"] for x in settings.values()}:
+        alike, defaults = {folder: x for folder, x in settings.items() if x["algo"] == algo}, default_flags(algo)
+        names = differing(list(alike.values()))
+        for folder, x in alike.items():
+            flags = [flag(name, x.get(name)) for name in names]
+            found[folder] = " ".join([algo, *(text for text in flags if text not in defaults)])
+    for text in labels:
+        label, _, spelled = text.partition("=")
+        algo, *flags = spelled.split() or stop(f'--labels {text}: write LABEL=ALGO or "LABEL=ALGO FLAG ..."')
+        flags.append(flag("algo", algo))
+        named = [folder for folder, x in settings.items() if {flag(*y) for y in x.items()}.issuperset(flags)]
+        for folder in named or stop(f"--labels {text}: no run is {spelled}"):
+            if folder in given:
+                stop(f"--labels: {folder} is both {given[folder]} and {label}; add flags that tell them apart")
+            given[folder] = label
+    return found | given

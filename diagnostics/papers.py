@@ -1,0 +1,211 @@
+"""The papers' settings, agents and experiments: tables, which experiments.py trains and measures.
+
+An agent is a script and its settings; a setting is a table from environments to flags. An experiment names its agents
+and the diagnostics that make its results. An experiment of your own is one more record, in a file that
+`experiments.py --file` reads:
+
+    from papers import AGENTS, EXPERIMENTS, IM, PPO, PPO_STEP, Experiment
+
+    AGENTS["no-gae"] = "ppo", IM, PPO_STEP, PPO, {"all": "--gae-lambda 1"}
+    EXPERIMENTS["gae"] = Experiment("mine", "what is GAE worth?", ["PPO", "no-gae"], seeds=5, envs=["Hopper"])
+"""
+
+from itertools import product
+from typing import NamedTuple
+
+# Settings: environment -> flags, even where they are the defaults of the script --------------------------------------
+
+# Implementation Matters (IM), Tables 4 to 6, and what the released configurations add: value clip, initialization,
+# annealing. Of gradients the released code clips the policy's alone, and in TRPO+ nothing: so do these, since that gave
+# the papers' numbers.
+IM = {
+    "all": """--num-envs 1 --num-steps 2048 --num-minibatches 32 --value-epochs 10 --gamma 0.99 --entropy-coef 0
+              --policy-hidden 64 64 --value-hidden 64 64""",
+}
+PPO_STEP = {"all": "--policy-epochs 10 --clip-eps 0.2"}
+TRPO_STEP = {"all": "--fisher-fraction 0.1 --cg-steps 10 --cg-damping 0.1 --backtrack-steps 10 --backtrack-ratio 0.5"}
+PPO = {
+    "all": """--gae-lambda 0.95 --reward-scale --reward-scale-by returns --orthogonal-init --anneal-lr --tanh
+              --reward-clip --reward-clip-range 10 --obs-norm --obs-clip --obs-clip-range 10
+              --no-grad-clip --no-value-grad-clip""",
+    "Walker2d": "--policy-lr 4e-4    --value-lr 3e-4    --value-clip",
+    "Humanoid": "--policy-lr 1.5e-4  --value-lr 1e-4    --value-clip",
+    "Hopper":   "--policy-lr 3e-4    --value-lr 2.5e-4  --no-value-clip",
+}  # fmt: skip
+PPO_M = {
+    "all": "--gae-lambda 0.95",
+    "Walker2d": "--policy-lr 1e-4    --value-lr 2e-4",
+    "Humanoid": "--policy-lr 9e-5    --value-lr 4e-4",
+    "Hopper":   "--policy-lr 1.7e-4  --value-lr 4e-4",
+}  # fmt: skip
+# Observations are clipped as in the released configurations; the table prints 30 for Walker2d and 2.5 for Hopper.
+PPO_NOCLIP = {
+    "all": "--policy-epochs 10 --reward-scale --reward-clip --obs-norm --tanh --grad-clip --no-value-grad-clip",
+    "Walker2d": """--policy-lr 7.25e-5  --value-lr 6e-4  --gae-lambda 0.85   --entropy-coef -0.01   --max-grad-norm 0.1
+                   --reward-scale-by rewards  --reward-clip-range 30   --no-obs-clip --obs-clip-range 10
+                   --no-value-clip --orthogonal-init --anneal-lr""",
+    "Humanoid": """--policy-lr 2e-5     --value-lr 5e-5  --gae-lambda 0.85   --entropy-coef 0.005   --max-grad-norm 0.5
+                   --reward-scale-by returns  --reward-clip-range 10   --obs-clip --obs-clip-range 10
+                   --value-clip --no-orthogonal-init --no-anneal-lr""",
+    "Hopper":   """--policy-lr 6e-5     --value-lr 4e-4  --gae-lambda 0.925  --entropy-coef -0.005  --max-grad-norm 4
+                   --reward-scale-by rewards  --reward-clip-range 2.5  --obs-clip --obs-clip-range 10
+                   --no-value-clip --orthogonal-init --anneal-lr""",
+}  # fmt: skip
+TRPO = {
+    "all": "--gae-lambda 0.95",
+    "Walker2d": "--max-kl 0.04  --value-lr 3e-4",
+    "Humanoid": "--max-kl 0.07  --value-lr 3e-4",
+    "Hopper":   "--max-kl 0.13  --value-lr 2e-4",
+}  # fmt: skip
+# The table's largest gradient norms, which clipped nothing: Walker2d 1, Humanoid 0.5, Hopper 1.
+TRPO_PLUS = {
+    "all": """--reward-scale --reward-scale-by returns --reward-clip --reward-clip-range 10 --no-anneal-lr --tanh
+              --obs-norm --obs-clip --obs-clip-range 10 --no-grad-clip""",
+    "Walker2d": "--max-kl 0.07  --value-lr 1e-4  --gae-lambda 0.95  --no-value-clip  --orthogonal-init",
+    "Humanoid": "--max-kl 0.1   --value-lr 5e-5  --gae-lambda 0.85  --value-clip     --no-orthogonal-init",
+    "Hopper":   "--max-kl 0.04  --value-lr 2e-4  --gae-lambda 0.95  --no-value-clip  --orthogonal-init",
+}  # fmt: skip
+# Of the paper's schedule, which the released code configured and did not run.
+KL_SCHEDULE = {
+    "Walker2d": "--max-kl-final 0.04",
+    "Humanoid": "--max-kl-final 0.05",
+    "Hopper":   "--max-kl-final 0.07",
+}  # fmt: skip
+# PPO-M and TRPO have none of the nine by definition; as released, and in the paper's numbers, they kept two.
+AS_RELEASED = {
+    "all": """--no-value-clip --no-reward-scale --no-orthogonal-init --no-anneal-lr --no-reward-clip
+              --obs-norm --no-obs-clip --tanh --no-grad-clip""",
+}
+# A Closer Look (CL), Table 1: its PPO has rates of its own, its TRPO is IM's.
+CL_PPO = {
+    "Walker2d": "--policy-lr 4e-4    --value-lr 3e-4",
+    "Humanoid": "--policy-lr 2.5e-4  --value-lr 1e-4",
+    "Hopper":   "--policy-lr 4.5e-4  --value-lr 2e-4",
+}  # fmt: skip
+
+# The Definitive Guide (GUIDE), Table 2 and Appendix A. It names neither a value clip nor an initialization: off; nor a
+# share of the states for TRPO's Fisher matrix: IM's. 61 iterations are 999,424 steps: a checkpoint at 1M (its Table 3).
+GUIDE = {
+    "all": """--num-envs 8 --num-steps 2048 --num-minibatches 8 --gamma 0.99 --no-anneal-lr --no-orthogonal-init
+              --policy-hidden 32 32 32 32 --no-tanh --activation-without-tanh silu --bound-action tanh --entropy-coef 0
+              --obs-norm --obs-clip --obs-clip-range 10 --reward-scale --reward-scale-by returns
+              --reward-clip --reward-clip-range 10 --grad-clip --max-grad-norm 0.5 --checkpoint-every 61""",
+}
+GUIDE_VALUE = {"all": "--value-hidden 256 256 256 256 256 --value-lr 3e-4 --gae-lambda 0.95 --no-value-clip"}
+GUIDE_REINFORCE = {
+    "all": "--num-envs 1 --num-minibatches 1 --policy-lr 3e-4 --policy-epochs 1 --baseline none --checkpoint-every 488",
+}
+GUIDE_A2C = {"all": "--policy-lr 3e-4 --policy-epochs 1 --value-epochs 1 --value-grad-clip --entropy-coef 0.1"}
+GUIDE_TRPO = {
+    "all": """--value-epochs 10 --max-kl 0.01 --fisher-fraction 0.1 --cg-steps 10 --cg-damping 0.1
+              --backtrack-steps 10 --backtrack-ratio 0.8""",
+}
+GUIDE_PPO = {"all": "--policy-lr 3e-4 --policy-epochs 10 --value-epochs 10 --value-grad-clip --clip-eps 0.2"}
+GUIDE_VMPO = {
+    "all": """--policy-lr 3e-4 --policy-epochs 10 --value-epochs 10 --value-grad-clip
+              --eps-temperature 0.01 --eps-mean 0.01 --eps-std 5e-5""",
+}
+
+# Agents: script, then settings, of which a later one replaces an earlier one -----------------------------------------
+
+AGENTS = {
+    "PPO": ("ppo", IM, PPO_STEP, PPO),
+    "PPO-M": ("ppo", IM, PPO_STEP, PPO_M, AS_RELEASED, {"all": "--no-value-grad-clip"}),
+    "PPO-M-defined": ("ppo_m", IM, PPO_STEP, PPO_M),
+    "PPO-NoClip": ("ppo_noclip", IM, PPO_NOCLIP),
+    "TRPO": ("trpo_plus", IM, TRPO_STEP, TRPO, AS_RELEASED),
+    "TRPO-defined": ("trpo", IM, TRPO_STEP, TRPO),
+    "TRPO+": ("trpo_plus", IM, TRPO_STEP, TRPO_PLUS),
+    "TRPO+schedule": ("trpo_plus", IM, TRPO_STEP, TRPO_PLUS, KL_SCHEDULE),
+    "CL-PPO": ("ppo", IM, PPO_STEP, PPO, CL_PPO),
+    "REINFORCE": ("reinforce", GUIDE, GUIDE_REINFORCE),
+    "REINFORCE-5-epochs": ("reinforce", GUIDE, GUIDE_REINFORCE, {"all": "--policy-epochs 5"}),
+    "A2C": ("a2c", GUIDE, GUIDE_VALUE, GUIDE_A2C),
+    "A2C-5-epochs": ("a2c", GUIDE, GUIDE_VALUE, GUIDE_A2C, {"all": "--policy-epochs 5 --value-epochs 5"}),
+    "A2C-entropy-0.01": ("a2c", GUIDE, GUIDE_VALUE, GUIDE_A2C, {"all": "--entropy-coef 0.01"}),
+    "A2C-entropy-0": ("a2c", GUIDE, GUIDE_VALUE, GUIDE_A2C, {"all": "--entropy-coef 0"}),
+    "GUIDE-TRPO": ("trpo_plus", GUIDE, GUIDE_VALUE, GUIDE_TRPO),
+    "GUIDE-PPO": ("ppo", GUIDE, GUIDE_VALUE, GUIDE_PPO),
+    "V-MPO": ("vmpo", GUIDE, GUIDE_VALUE, GUIDE_VMPO),
+}
+
+# IM says "a grid of learning rates"; here of the policy's, the value network keeps PPO's.
+ABLATION = {}
+for switches in product(("--", "--no-"), repeat=4):
+    flags = [no + name for no, name in zip(switches, ("anneal-lr", "orthogonal-init", "reward-scale", "value-clip"))]
+    for rate in ("1e-4", "2.5e-4", "5e-4", "1e-3"):
+        changes = {"all": " ".join([*flags, "--policy-lr", rate])}
+        ABLATION[f"PPO{''.join(flags)}-{rate}"] = ("ppo", IM, PPO_STEP, PPO, changes)
+
+NINE = "value-clip reward-scale orthogonal-init anneal-lr reward-clip obs-norm obs-clip tanh grad-clip".split()
+NINTH_TOO = {"grad-clip": ["grad-clip", "value-grad-clip"]}  # an argument for each network: switched together
+
+
+def nine(on: set[str]) -> tuple:
+    """PPO with these of the nine and no other."""
+    flags = [("--" if name in on else "--no-") + x for name in NINE for x in NINTH_TOO.get(name, [name])]
+    return "ppo", IM, PPO_STEP, PPO, {"all": " ".join(flags)}
+
+
+LEAVE_ONE_OUT = {"all": nine(set(NINE)), "none": nine(set())}
+for name in NINE:
+    LEAVE_ONE_OUT |= {f"without-{name}": nine(set(NINE) - {name}), f"only-{name}": nine({name})}
+AGENTS |= ABLATION | LEAVE_ONE_OUT
+
+# Experiments ---------------------------------------------------------------------------------------------------------
+
+IM_ENVS = ["Walker2d", "Hopper", "Humanoid"]
+GUIDE_ENVS = ["HalfCheetah", "Ant", "Humanoid", "Hopper"]
+
+
+class Experiment(NamedTuple):
+    source: str
+    question: str
+    agents: list[str]
+    results: list[str] = ["rewards"]  # diagnostics and their options
+    seeds: int = 3
+    steps: int = 1_000_000
+    envs: list[str] = IM_ENVS
+    version: str = "v5"
+
+
+FOUR, M = ["PPO", "PPO-M", "TRPO", "TRPO+"], 1_000_000
+AAI = "rewards --aai PPO PPO-M TRPO TRPO+"
+FACTORS = "rewards --best-of policy_lr --histograms value_clip reward_scale orthogonal_init anneal_lr"
+CLOUDS = "landscape --concentration 2000 20_000 100_000"
+EVALUATED = ["rewards --kl", "evaluate --deterministic --checkpoints all --episodes 10"]
+FIVE = ["REINFORCE", "A2C", "GUIDE-TRPO", "GUIDE-PPO", "V-MPO"]
+ENTROPY = ["A2C", "A2C-entropy-0.01", "A2C-entropy-0"]
+EPOCHS = ["A2C", "A2C-5-epochs", "REINFORCE", "REINFORCE-5-epochs"]
+DEFINED = ["PPO-M", "PPO-M-defined", "TRPO", "TRPO-defined"]
+SCHEDULED = ["TRPO+", "TRPO+schedule"]
+X = Experiment
+
+# fmt: off
+EXPERIMENTS = {
+    "step-or-optimizations": X("IM Table 2", "PPO or TRPO, or their optimizations?", FOUR, [AAI], seeds=10),
+    "clipping": X("IM Table 3", "the same, and PPO without clipping", [*FOUR, "PPO-NoClip"], [AAI], seeds=10),
+    "ablation": X("IM Fig. 1", "four optimizations x four learning rates", [*ABLATION], [FACTORS], seeds=5,
+                  envs=["Humanoid", "Walker2d"]),
+    "leave-one-out": X("ours", "what is each of the nine worth?", [*LEAVE_ONE_OUT], ["rewards --paired"], seeds=5,
+                       envs=["Hopper"]),
+    "definition": X("IM Table 1", "PPO-M, TRPO: as released, as defined", DEFINED, seeds=10),
+    "kl-schedule": X("IM sec. 5", "TRPO+ with constant delta, with schedule", SCHEDULED, seeds=10),
+    "trust-region": X("IM Fig. 2-4, TPG", "how far do steps go?", ["PPO", "PPO-M", "PPO-NoClip", "TRPO"],
+                      ["trust_region"]),
+    "gradients": X("CL Fig. 1, 2, 4, 8", "do gradient estimates mean anything?", ["CL-PPO", "TRPO"],
+                   ["gradient --baselines", "steps", "rewards"]),
+    "values": X("CL Fig. 3", "are values predicted?", ["CL-PPO", "TRPO"], ["value", "rewards"]),
+    "landscapes": X("CL Fig. 5-7", "does the surrogate know the reward?", ["CL-PPO", "TRPO", "PPO-M"],
+                    [CLOUDS, "rewards"], seeds=1),
+    "algorithms": X("GUIDE Fig. 4, 5", "five algorithms", FIVE, EVALUATED, 3, 8 * M, GUIDE_ENVS, "v4"),
+    "entropy": X("GUIDE Fig. 6", "entropy coefficients of A2C", ENTROPY, EVALUATED, 3, 8 * M, ["HalfCheetah"], "v4"),
+    "epochs": X("GUIDE Fig. 7", "A2C and REINFORCE: 1, 5 epochs", EPOCHS, EVALUATED, 3, M, ["HalfCheetah"], "v4"),
+}
+# fmt: on
+
+# Options of the diagnostics: the papers' sample sizes.
+PAPER_SIZES = {
+    "gradient": "--pairs 100 1000 10_000 100_000 1_000_000 --true-pairs 9_000_000 --value-pairs 5_000_000",
+    "landscape": "--step-pairs 2000 1_000_000 --reward-pairs 1_000_000 --concentration 2000 20_000 100_000",
+}
