@@ -18,7 +18,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -71,10 +71,10 @@ def draw(args: Args, source: Source, sample: Sampler, _: Any) -> np.ndarray:
     return np.array(list(sampling.play(source, (args.seed, source.iteration), 0, args.episodes, 1, sample, parameters)))
 
 
-def measure_episodes(_: Sampler, __: Any, episodes: np.ndarray) -> Iterator[dict[str, Any]]:
+def measure_episodes(_: Sampler, __: Any, drawn: Callable) -> Iterator[dict[str, Any]]:
     yield {
         name: intervals.mean_of(x) | dict(median=np.median(x).item(), all=x.tolist())
-        for name, x in zip(NAMES, episodes.T)
+        for name, x in zip(NAMES, drawn().T)
     }
 
 

@@ -21,7 +21,7 @@ of the T pairs of all the other repeats. It is noisy too: its cosine with the re
 ceiling; a cosine with it, divided by the ceiling, is what it would be with the real one.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -215,15 +215,16 @@ def draw(args: Args, source: Source, sample: Sampler, missing: list[dict[str, An
 
 
 def measure_gradients(
-    args: Args, source: Source, sample: Sampler, missing: list[dict[str, Any]], drawn: Any
+    args: Args, source: Source, sample: Sampler, missing: list[dict[str, Any]], drawn: Callable
 ) -> Iterator[dict[str, Any]]:
     """Cosines of the gradient estimates of a checkpoint, and their noise scale."""
     pairs, explained = missing[0]["pairs"], {}
     if args.baselines:
-        true_value, explained = fit_value(args, source, drawn)
-        del drawn  # gigabytes, at the papers' sizes
-        drawn = sample_sums(args, source, sample, pairs, true_value)
-    estimates, totals = zip(*drawn)
+        true_value, explained = fit_value(args, source, drawn())
+        sums = sample_sums(args, source, sample, pairs, true_value)
+    else:
+        sums = drawn()
+    estimates, totals = zip(*sums)
     everything = sum(totals[1:], totals[0])
     of_size = [np.array([gradient(sums[K]) for sums in estimates]) for K in pairs]
     true = np.array([gradient(everything - own) for own in totals])

@@ -18,7 +18,7 @@ change of this one step, from this one batch; another batch gives another step. 
 much an estimate scatters, so there every point has seeds of its own.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -104,10 +104,10 @@ def place_of(cell: dict[str, Any]) -> tuple[int, int, int, int]:
 
 
 def measure_landscapes(
-    args: Args, source: Source, sample: Sampler, missing: list[dict[str, Any]], drawn: tuple[float, dict[int, Any]]
+    args: Args, source: Source, sample: Sampler, missing: list[dict[str, Any]], drawn: Callable
 ) -> Iterator[dict[str, Any]]:
     """Surrogate and true reward at points (a, b) of a checkpoint's surfaces: parameters + a step + b random."""
-    (length, experiences), seed = drawn, (args.seed, source.iteration)
+    (length, experiences), seed = drawn(), (args.seed, source.iteration)
     start = sampling.flat_parameters(sampling.checkpoint_state(source)[2].policy)
     random = random_direction(source, sampling.generator(source, *seed, 0))
     points = list(dict.fromkeys((cell["step"], cell["random"]) for cell in missing))

@@ -118,9 +118,9 @@ def draw_fresh(args: Args, source: Source, sample: Sampler, _: Any) -> dict[str,
     return sampling.collect(source, (args.seed, source.iteration, 0), args.heldout_pairs, sample)
 
 
-def measure_fresh(source: Source, _: Sampler, __: Any, data: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def measure_fresh(source: Source, _: Sampler, __: Any, drawn: Callable) -> Iterator[dict[str, Any]]:
     """What the networks of a checkpoint see and learn from on fresh segments, and what the critic explains of it."""
-    script, settings, state = sampling.checkpoint_state(source)
+    data, (script, settings, state) = drawn(), sampling.checkpoint_state(source)
     numbers = dict(seen_std=data["obs"].std(0).tolist(), pairs=len(data["obs"]))
     for name, of_step in (("obs", np.abs(data["obs"]).max(1)), ("reward", np.abs(data["rewards"]))):
         if getattr(settings, f"{name}_clip", False):

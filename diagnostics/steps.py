@@ -12,7 +12,7 @@ is the mean over the states of one more batch, of both directions (our choice). 
 over the steps.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -60,11 +60,9 @@ def draw(args: Args, source: Source, sample: Sampler, _: Any) -> tuple[np.ndarra
     return experience["obs"], after
 
 
-def measure_steps(
-    source: Source, _: Sampler, __: Any, drawn: tuple[np.ndarray, list[np.ndarray]]
-) -> Iterator[dict[str, Any]]:
+def measure_steps(source: Source, _: Sampler, __: Any, drawn: Callable) -> Iterator[dict[str, Any]]:
     """Pairwise cosines of the steps from a checkpoint, and pairwise KL of the policies that they lead to."""
-    (obs, after), policy = drawn, sampling.checkpoint_state(source)[2].policy
+    (obs, after), policy = drawn(), sampling.checkpoint_state(source)[2].policy
     steps = (np.stack(after) - sampling.flat_parameters(policy).numpy()).astype(np.float64)
     pairs = dict(cosine=intervals.cosines(steps, steps), kl=kls(policy, after, obs))
     numbers = {name: intervals.pairwise(x) for name, x in pairs.items()}

@@ -60,10 +60,11 @@ def play_pairs(source: Source, seed: tuple[int, ...], pairs: int, sample: Sample
     return episodes + list(sampling.play(source, seed, GROUP, round(pairs / length), round(length), sample))
 
 
-def measure_step(source: Source, _: Sampler, __: Any, heldout: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def measure_step(source: Source, _: Sampler, __: Any, drawn: Callable) -> Iterator[dict[str, Any]]:
     """The step that training took from a checkpoint, on its own batch and on fresh segments, and what it is held to."""
     script, settings, state = sampling.checkpoint_state(source)
     before, after, _, experience, batch = sampling.next_iteration(source)
+    heldout = drawn()
     data = dict(train=(experience, batch), heldout=(heldout, script.estimate_advantages(settings, state, heldout)))
     numbers = {}
     for where, (rollout, pairs) in data.items():

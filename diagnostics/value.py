@@ -21,7 +21,7 @@ Terminal steps are left out. Targets near 0 would blow the mean up (the papers l
 of the mean |target| are left out of the mean, but not of the median. The numbers give their share, and mean_of_all.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -60,12 +60,12 @@ def draw(args: Args, source: Source, sample: Sampler, _: Any) -> dict[str, Any]:
     return sampling.collect(source, (args.seed, source.iteration, 0), args.heldout_pairs, sample)
 
 
-def measure_values(source: Source, _: Sampler, __: Any, heldout: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def measure_values(source: Source, _: Sampler, __: Any, drawn: Callable) -> Iterator[dict[str, Any]]:
     """Errors of the value network of the next iteration, on that iteration's batch and on fresh segments."""
     script, settings, state = sampling.checkpoint_state(source)
     old, new, _, experience, _ = sampling.next_iteration(source)
     numbers = dict(gamma=settings.gamma)
-    for where, before, data in (("train", old, experience), ("heldout", state, heldout)):
+    for where, before, data in (("train", old, experience), ("heldout", state, drawn())):
         if data["terminations"].all():
             runs.stop(f"{source.path}: every step ends its episode, so there is no error to measure")
         with torch.no_grad():

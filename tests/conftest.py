@@ -111,6 +111,39 @@ def progress(folder):
         return [{k: v for k, v in row.items() if k != "sps"} for row in csv.DictReader(file)]
 
 
+RAW = dict(reward_scale=False, reward_clip=False, obs_norm=False, obs_clip=False)
+TINY = RAW | dict(num_steps=64, policy_epochs=1, value_epochs=1, policy_hidden="8", value_hidden="8")
+ON_BANDIT = TINY | dict(env_id="environments:Bandit-v0", total_timesteps=128)
+ON_CHAIN = TINY | dict(env_id="environments:Chain-v0", total_timesteps=384)
+ON_PENDULUM = dict(env_id="InvertedPendulum-v5")
+FEW = ON_PENDULUM | dict(total_timesteps=384, num_steps=64, num_envs=2, num_minibatches=2)
+KNOWN = dict(
+    bandit=ON_BANDIT, chain=ON_CHAIN, chain2=ON_CHAIN | dict(seed=2), chain_rate=ON_CHAIN | dict(policy_lr=1e-3)
+)
+KNOWN |= dict(ppo=ON_PENDULUM, reinforce=ON_PENDULUM | dict(algo="reinforce"), raw=ON_PENDULUM | RAW)
+KNOWN |= {f"few_{algo}": FEW | dict(algo=algo) for algo in ALGOS}
+
+
+class Trained:
+    """Short runs with a checkpoint each iteration, trained when a test first asks for one: trained / "chain"."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def __truediv__(self, name):
+        if not (self.folder / name).exists():
+            settings = dict(KNOWN[name], run_name=name, runs_dir=str(self.folder), checkpoint_every=1)
+            algo = settings.pop("algo", "ppo")
+            names = {field.name for field in dataclasses.fields(load(algo).Args)}
+            load(algo).main(flags_of(algo, **{k: v for k, v in settings.items() if k in names}))
+        return self.folder / name
+
+
+@pytest.fixture(scope="session")
+def known(tmp_path_factory):
+    return Trained(tmp_path_factory.mktemp("known"))
+
+
 @pytest.fixture
 def runs(tmp_path, monkeypatch):
     """An empty folder, which is also the working directory."""

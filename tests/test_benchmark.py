@@ -2,6 +2,7 @@
 interrupted, requeued or shared."""
 
 import contextlib
+import errno
 import fcntl
 import io
 import json
@@ -423,6 +424,35 @@ def test_interrupted_local_run_stops_its_children_and_says_how_to_go_on(here):
     for path in here.glob("runs/*/.lock"):
         with open(path) as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the script is gone
+
+
+def test_what_runs_elsewhere_is_done_after_what_does_not(tmp_path):
+    """Of three works the first is another process's until the others have ended."""
+    module, order = load("experiments"), tmp_path / "order"
+    works = []
+    for i in range(3):
+        (tmp_path / str(i)).mkdir()
+        command = sys.executable, "-c", f"open({str(order)!r}, 'a').write('{i}')"
+        works.append(module.Work(command, tmp_path / f"{i}.log", tmp_path / str(i)))
+    with open(tmp_path / "0" / ".lock", "a") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        for running, elsewhere, ended in module.carry_out(works, 1):
+            assert len(running) <= 1 and works[0] not in running or other.closed
+            if elsewhere and not running:
+                assert elsewhere == [works[0]] and order.read_text() == "12"
+                other.close()
+    assert order.read_text() == "120" and ended == dict.fromkeys(works, 0)
+
+
+def test_a_full_disk_while_the_scripts_are_copied_is_one_line(tmp_path, monkeypatch, capsys):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("shutil.copytree", full)
+    with pytest.raises(SystemExit) as ended:
+        load("experiments").keep_code(tmp_path)
+    message = f"benchmark.sh: cannot copy the scripts to {tmp_path / 'code'}: No space left on device\n"
+    assert ended.value.code == 1 and capsys.readouterr().err == message
 
 
 @pytest.fixture

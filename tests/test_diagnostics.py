@@ -3,13 +3,15 @@
 import contextlib
 import json
 import multiprocessing
+import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from functools import partial
 from unittest.mock import patch
 
 import common.intervals
@@ -20,15 +22,13 @@ import imageio
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT, checkpoints, flags_of, load, progress
+from conftest import ROOT, TINY, checkpoints, flags_of, load, progress
 from environments import Bandit, Chain
 from torch.func import grad, jacrev
 
 pytestmark = [pytest.mark.usefixtures("figures"), pytest.mark.xdist_group("diagnostics")]  # one worker, so one pool
 
-RAW = dict(reward_scale=False, reward_clip=False, obs_norm=False, obs_clip=False)
-TINY = RAW | dict(total_timesteps=128, num_steps=64, policy_epochs=1, value_epochs=1)
-KNOWN = {"bandit": Bandit, "chain": Chain}
+PROBLEMS = {"bandit": Bandit, "chain": Chain}
 # Calls small enough for a test, of all that each diagnostic measures.
 CALLS = {
     "gradient": "--pairs 32 200 --repeats 4 --true-pairs 1200 --baselines --value-pairs 500",
@@ -38,19 +38,6 @@ CALLS = {
     "trust_region": "--heldout-pairs 700",
     "evaluate": "--episodes 11",
 }
-
-
-@pytest.fixture(scope="module")
-def known(tmp_path_factory):
-    """Short runs of PPO on the known problems, and of PPO and REINFORCE on InvertedPendulum."""
-    folder = tmp_path_factory.mktemp("runs")
-    where = ["--runs-dir", str(folder), "--checkpoint-every", "1"]
-    for name in KNOWN:
-        flags = flags_of("ppo", env_id=f"environments:{name.capitalize()}-v0", run_name=name, **TINY)
-        load("ppo").main([*flags, *where, "--policy-hidden", "8", "--value-hidden", "8"])
-    for algo in ("ppo", "reinforce"):
-        load(algo).main([*flags_of(algo, env_id="InvertedPendulum-v5", run_name=algo), *where])
-    return folder
 
 
 def sourced(diagnostic, folder, iteration=0):
@@ -118,10 +105,12 @@ def estimates(module, source, K, repeats):
     return np.array(found)
 
 
-@pytest.mark.parametrize("name", KNOWN)
+@pytest.mark.parametrize("name", PROBLEMS)
 def test_gradient_converges_to_the_exact_one(known, name):
     module, source, script, _, state = sourced("gradient", known / name)
-    exact = grad(lambda x: expected_reward(KNOWN[name], script, state)(x).mean())(script.flat_parameters(state.policy))
+    exact = grad(lambda x: expected_reward(PROBLEMS[name], script, state)(x).mean())(
+        script.flat_parameters(state.policy)
+    )
     exact = exact.double().numpy() / exact.norm().item()
     few, many = (estimates(module, source, K, 60) for K in (256, 256 * 16))
     squares = [((x / np.linalg.norm(x, axis=1, keepdims=True) - exact) ** 2).sum(1).mean() for x in (few, many)]
@@ -227,12 +216,12 @@ def test_an_episode_that_never_ends_is_refused(runs, capsys, monkeypatch):
     assert "an episode has not ended after 500 steps" in capsys.readouterr().err.splitlines()[-1]
 
 
-@pytest.mark.parametrize("name", KNOWN)
+@pytest.mark.parametrize("name", PROBLEMS)
 def test_landscape_matches_the_known_reward(known, name, tmp_path):
     module, source, script, _, state = sourced("landscape", known / name)
     flags = "--checkpoints 0 --grid 3 --step-pairs 64 --reward-pairs 1000 --jobs 1".split()
     module.main([str(known / name), "--out", str(tmp_path), *flags])
-    rewards = expected_reward(KNOWN[name], script, state)
+    rewards = expected_reward(PROBLEMS[name], script, state)
     start = script.flat_parameters(state.policy)
     experience, points = (
         common.sampling.collect_group(source, (0, 0, 1, 64, 0), 1, 64),
@@ -325,7 +314,7 @@ def test_episodes_of_a_trust_region_are_complete(tmp_path):
 
 
 def test_evaluation_and_video(known, tmp_path, capsys):
-    module, _, script, _, state = sourced("evaluate", known / "chain", 2)
+    module, _, script, _, state = sourced("evaluate", known / "chain", 6)
     flags = ["--out", str(tmp_path), "--jobs", "1", "--episodes", "50"]
     video = tmp_path / "chain.gif"
     module.main([str(known / "chain"), *flags, "--deterministic", "--video", str(video)])
@@ -360,44 +349,59 @@ def pool():
         yield executor
 
 
-def cuts(cells):
-    """The cells along the step of each checkpoint and step size, those along the random direction."""
+def cut(cells, along, across, name):
+    """A number along one direction of a checkpoint's surface."""
+    return [cell[name] for cell in cells if cell[across] == 0 and cell["reward_pairs"] == 100]
+
+
+def surfaces(cells):
+    """For each checkpoint and step size the four cuts that a row of the figure shows."""
     found = {}
-    for cell in (x for x in cells if x["reward_pairs"] == 100):  # those of 40 are drawn by themselves
-        for along, across in (("step", "random"), ("random", "step")):
-            if cell[across] == 0:
-                found.setdefault((cell["iteration"], cell["step_pairs"], along), []).append(cell)
-    return found.values()
+    for cell in cells:
+        found.setdefault(cell["iteration"], {}).setdefault(cell["step_pairs"], []).append(cell)
+    directions = ("step", "random"), ("random", "step")
+    return [
+        (4 * row + 2 * k + column, cut(of_step, *directions[k], name))
+        for row, steps in enumerate(found.values())
+        for of_step in steps.values()
+        for k in (0, 1)
+        for column, name in enumerate(("surrogate", "mean"))
+    ]
 
 
-# What the figure of each call is to show: the numbers of some of its lines, and its axes' labels.
+# What the figure of each call is to show: in which of its axes the numbers of which line, and the axes' labels.
 SHOWN = {
     "gradient": (
         lambda cells: [
-            [x["mean"] for x in cell[name]["value network"]] for cell in cells for name in ("variance", "convergence")
+            (row * len(cells) + column, [x["mean"] for x in cell[name]["value network"]])
+            for row, name in enumerate(("variance", "convergence"))
+            for column, cell in enumerate(cells)
         ],
         {"state-action pairs", "cosine between\nestimates", 'cosine with the\n"true" gradient'},
     ),
     "steps": (
-        lambda cells: [[cell[name]["mean"] for cell in cells] for name in ("cosine", "kl")],
+        lambda cells: [(i, [cell[name]["mean"] for cell in cells]) for i, name in enumerate(("cosine", "kl"))],
         {"iteration", "cosine between update steps", "KL between policies (nats)"},
     ),
     "value": (
-        lambda cells: [[cell[f"heldout_{x}"]["mean"] for cell in cells] for x in ("gae", "returns", "released")],
+        lambda cells: [
+            (i, [cell[f"{of}_{x}"]["mean"] for cell in cells])
+            for i, x in enumerate(("gae", "returns", "released"))
+            for of in ("heldout", "train")
+        ],
         {"iteration", "steps to the next cut (none: a terminal state)", "relative error\n|V - target| / |target|"},
     ),
-    "landscape": (
-        lambda cells: [[x[name] for x in cut] for cut in cuts(cells) for name in ("surrogate", "mean")],
-        {"step (1: its end)", "random direction", "surrogate", "true reward"},
-    ),
+    "landscape": (surfaces, {"step (1: its end)", "random direction", "surrogate", "true reward"}),
     "trust_region": (
         lambda cells: [
-            [x[of][name] for x in cells] for of in ("train", "heldout") for name in ("mean_kl", "max_ratio")
+            (4 * row + column, [x[of][name] for x in cells if x[of][name] is not None])
+            for row, of in enumerate(("train", "heldout"))
+            for column, name in enumerate(("mean_reward", "max_ratio", "mean_kl", "max_kl"))
         ],
         {"iteration", "mean episode return", "largest ratio", "mean KL (nats)", "largest KL (nats)"},
     ),
     "evaluate": (
-        lambda cells: [cell[name]["all"] for cell in cells for name in ("returns", "lengths")],
+        lambda cells: [(i, cell[name]["all"]) for cell in cells for i, name in enumerate(("returns", "lengths"))],
         {"episode return", "episode length (steps)"},
     ),
 }
@@ -410,8 +414,8 @@ def test_jobs_do_not_change_a_bit_and_the_figure_shows_the_numbers(known, name, 
     found = cells(tmp_path / "1", name)
     lines, labels = SHOWN[name]
     axes = figures[f"{name}.png"].axes
-    drawn = {tuple(data) for axis in axes for line in axis.lines for data in (line.get_xdata(), line.get_ydata())}
-    assert [line for line in lines(found) if tuple(line) not in drawn] == []
+    drawn = [{tuple(x) for line in axis.lines for x in (line.get_xdata(), line.get_ydata())} for axis in axes]
+    assert [(place, line) for place, line in lines(found) if tuple(line) not in drawn[place]] == []
     assert labels <= {text for axis in axes for text in (axis.get_xlabel(), axis.get_ylabel())}
     assert f"{name}.pdf" in figures
 
@@ -435,6 +439,24 @@ def test_time_needed_is_told_of_a_run_that_is_being_written(tmp_path, capsys):
     (tmp_path / "progress.csv").write_text("iteration,global_step,sps\n0,2048,5000\n1,40")
     common.kept.print_time_needed(tmp_path, 1_200_000, 2)
     assert capsys.readouterr().out.startswith("about 02:00, ")
+
+
+def test_a_worker_that_dies_is_one_line(capsys):
+    with pytest.raises(SystemExit) as ended, common.sampling.sampler(2) as sample:
+        list(sample([common.sampling.Task(1, partial(os._exit, 3))]))
+    assert ended.value.code == 1 and "a worker died, of memory perhaps; the same command" in capsys.readouterr().err
+
+
+def test_what_is_drawn_ahead_comes_in_order_and_not_all_at_once():
+    """Two results are drawn beside the one that is used, with so many steps each, and with few, one for each worker."""
+    for steps, ahead in ((10**6, 1), (1, 2)):
+        begun = []
+        with ThreadPoolExecutor(3) as threads:
+            sample = common.sampling.Sampler(2, None, threads)
+            for i, drawn in enumerate(sample.ahead([partial(begun.append, k) for k in range(9)], steps)):
+                drawn()
+                assert i in begun and len(begun) <= i + 1 + ahead
+        assert sorted(begun) == list(range(9))
 
 
 def test_numbers_say_what_measured_them(known, tmp_path, capsys, monkeypatch):
@@ -572,7 +594,7 @@ def test_bad_input(known, name, tmp_path, capsys):
         (ppo, "--script", str(tmp_path / "file")): "no such Python script",
         (ppo, "--script", str(ROOT / "algos" / "ppo_m.py")): "does not fit",
         (ppo, "--out", str(tmp_path / "file" / "x")): "--out",
-        (ppo, "--out", "/proc"): "cannot write /proc/",
+        (ppo, "--out", "/proc"): "cannot write to /proc: ",
         (ppo, "--jobs", "0"): "--jobs 0: must be 1 or more",
         (ppo, size, "-5"): f"{size} -5: must be ",
         (ppo, ppo): "--out",
@@ -587,11 +609,11 @@ def test_bad_input(known, name, tmp_path, capsys):
         refused[ppo, str(tmp_path / "again" / "ppo"), "--out", str(tmp_path)] = "folders of the same name"
     if name != "landscape":
         refused[ppo, "--labels", "PPO=ppo no-tanh"] = "no run is ppo no-tanh"
-    before = {path: path.stat().st_mtime_ns for path in known.rglob("*")}
+    before = {path: path.stat().st_mtime_ns for path in known.folder.rglob("*")}
     for arguments, part in refused.items():
         capsys.readouterr()
         with patch("sys.argv", [f"{name}.py"]), pytest.raises(SystemExit) as ended:
             load(name).main(list(arguments))
         message = capsys.readouterr().err.splitlines()[-1]
         assert ended.value.code == 2 and part in message and message.startswith(f"{name}.py: "), arguments
-    assert {path: path.stat().st_mtime_ns for path in known.rglob("*")} == before
+    assert {path: path.stat().st_mtime_ns for path in known.folder.rglob("*")} == before

@@ -11,32 +11,25 @@ import common.sampling
 import numpy as np
 import pytest
 import torch
-from conftest import ALGOS, ROOT, flags_of, load, progress, settings_of
+from conftest import ALGOS, RAW, ROOT, flags_of, load, progress
 from environments import Chain
 from torch.distributions import kl_divergence
 
-RAW = dict(reward_scale=False, reward_clip=False, obs_norm=False, obs_clip=False)
-FEW = dict(total_timesteps=384, num_steps=64, num_envs=2, num_minibatches=2, policy_epochs=1, value_epochs=1)
 RATES = "policy_lr, value_lr = args.policy_lr * lr_fraction, args.value_lr * lr_fraction"
 PLANTED = 3
 
 
 @pytest.fixture(scope="module")
-def known(tmp_path_factory):
-    """Runs with a checkpoint each iteration: of every script on InvertedPendulum, and one on Chain of a script whose
-    policy learns a hundred times as fast in one iteration."""
+def planted(tmp_path_factory):
+    """A run on Chain of a script whose policy learns a hundred times as fast in one iteration, and the script."""
     folder = tmp_path_factory.mktemp("runs")
     source = (ROOT / "algos" / "ppo.py").read_text()
     assert source.count(RATES) == 1
     mine = folder / "my_ppo.py"
     mine.write_text(source.replace(RATES, f"{RATES}\n    policy_lr *= 100 if state.iteration == {PLANTED} else 1"))
-    where = ["--runs-dir", str(folder), "--checkpoint-every", "1"]
-    for algo in ALGOS:
-        few = {k: x for k, x in FEW.items() if k in settings_of(algo)}
-        load(algo).main([*flags_of(algo, run_name=algo, env_id="InvertedPendulum-v5", **few), *where])
-    chain = RAW | dict(total_timesteps=768, num_steps=128, policy_lr=0.001)
-    flags = flags_of("ppo", env_id="environments:Chain-v0", run_name="chain", **chain)
-    common.runs.load_script(mine).main([*flags, *where])
+    chain = RAW | dict(env_id="environments:Chain-v0", total_timesteps=768, num_steps=128, policy_lr=0.001)
+    flags = flags_of("ppo", run_name="chain", runs_dir=str(folder), checkpoint_every=1, **chain)
+    common.runs.load_script(mine).main(flags)
     return folder
 
 
@@ -58,9 +51,9 @@ def exact_reward(state):
     return sum(Chain.rewards) - ((pi.mean - torch.tensor(Chain.TARGET)) ** 2 + pi.variance).sum().item()
 
 
-def test_planted_update_is_found_at_its_iteration_with_the_exact_rewards(known, tmp_path, capsys):
-    script = ["--script", str(known / "my_ppo.py")]
-    cells = replay(known / "chain", 0, 6, tmp_path, *script, episodes=40, draws=True)
+def test_planted_update_is_found_at_its_iteration_with_the_exact_rewards(planted, tmp_path, capsys):
+    script = ["--script", str(planted / "my_ppo.py")]
+    cells = replay(planted / "chain", 0, 6, tmp_path, *script, episodes=40, draws=True)
     out = capsys.readouterr().out
     lines = [line for line in out.splitlines() if line.startswith("update ")]
     assert len(lines) == 1 and lines[0].startswith(f"update {PLANTED}: promised "), out
@@ -70,7 +63,7 @@ def test_planted_update_is_found_at_its_iteration_with_the_exact_rewards(known, 
     assert found["statistics"]["policy_lr"] == pytest.approx(100 * 0.001 * 0.5)
     assert [cell["unlike_checkpoint"] for cell in cells] == [[]] * 6
     with torch.no_grad():
-        sources = [common.runs.Source(known / "my_ppo.py", known / "chain", i) for i in range(7)]
+        sources = [common.runs.Source(planted / "my_ppo.py", planted / "chain", i) for i in range(7)]
         exact = [exact_reward(common.sampling.checkpoint_state(source)[2]) for source in sources]
     for i, cell in enumerate(cells):
         before, after = load("replay").returns_of(cell)
@@ -83,9 +76,9 @@ def test_planted_update_is_found_at_its_iteration_with_the_exact_rewards(known, 
 
 @pytest.mark.parametrize("algo", ALGOS)
 def test_replay_is_training_to_the_bit(known, tmp_path, algo, capsys):
-    cells = replay(known / algo, 1, 3, tmp_path)
+    cells = replay(known / f"few_{algo}", 1, 3, tmp_path)
     out = capsys.readouterr().out
-    rows = progress(known / algo)
+    rows = progress(known / f"few_{algo}")
     for i, cell in enumerate(cells, 1):
         assert (cell["iteration"], cell["next_checkpoint"], cell["unlike_checkpoint"]) == (i, i + 1, [])
         assert cell["unlike_progress"] == []
@@ -99,8 +92,8 @@ def test_replay_is_training_to_the_bit(known, tmp_path, algo, capsys):
 
 
 def test_quantities_by_hand(known, tmp_path):
-    [cell] = replay(known / "ppo", 1, 2, tmp_path)
-    source = common.runs.Source(ROOT / "algos" / "ppo.py", known / "ppo", 1)
+    [cell] = replay(known / "few_ppo", 1, 2, tmp_path)
+    source = common.runs.Source(ROOT / "algos" / "ppo.py", known / "few_ppo", 1)
     script, settings, _ = common.sampling.checkpoint_state(source)
     before, after, _, experience, batch = common.sampling.next_iteration(source)
     kls = kl_divergence(before.policy(batch["obs"]), after.policy(batch["obs"])).detach()
@@ -114,7 +107,7 @@ def test_quantities_by_hand(known, tmp_path):
     targets = batch["value_targets"]
     left = ((targets - after.value(batch["obs"])).var() / targets.var()).item()
     assert cell["explained_variance"][1] == pytest.approx(1 - left, abs=1e-6)
-    (old, new), found = (checkpoint(known / "ppo", i)["obs_stats"] for i in (1, 2)), cell["drift"]["obs_stats"]
+    (old, new), found = (checkpoint(known / "few_ppo", i)["obs_stats"] for i in (1, 2)), cell["drift"]["obs_stats"]
     std_old, std_new = ((x["sum_sq"] / (x["count"] - 1)) ** 0.5 for x in (old, new))
     assert found["mean"] == pytest.approx(((new["mean"] - old["mean"]) / std_old).abs().max().item(), rel=1e-6)
     assert found["std"] == pytest.approx((std_new / std_old - 1).abs().max().item(), rel=1e-6)
@@ -128,8 +121,8 @@ def test_step_of_the_episode_goes_on_from_the_last_rollout_of_each_actor():
 
 
 def test_both_policies_act_with_the_normalizers_of_the_next_iteration(known, tmp_path):
-    [cell] = replay(known / "ppo", 1, 2, tmp_path)
-    next_one = common.runs.Source(ROOT / "algos" / "ppo.py", known / "ppo", 2)
+    [cell] = replay(known / "few_ppo", 1, 2, tmp_path)
+    next_one = common.runs.Source(ROOT / "algos" / "ppo.py", known / "few_ppo", 2)
     for when, i in (("before", 1), ("after", 2)):
         policy = common.sampling.checkpoint_state(next_one._replace(iteration=i))[2].policy
         episodes = common.sampling.play_seeds(next_one, (0,), 0, 3, common.sampling.flat_parameters(policy))
@@ -147,15 +140,15 @@ def test_interval_is_corrected_for_the_number_of_updates():
 
 
 def test_a_wider_range_keeps_what_is_measured_and_equals_it_anew(known, tmp_path):
-    narrow = replay(known / "ppo", 1, 2, tmp_path / "kept")
-    wide = replay(known / "ppo", 0, 3, tmp_path / "kept")
+    narrow = replay(known / "few_ppo", 1, 2, tmp_path / "kept")
+    wide = replay(known / "few_ppo", 0, 3, tmp_path / "kept")
     assert wide[0] == narrow[0] and [cell["iteration"] for cell in wide] == [1, 0, 2]
-    assert replay(known / "ppo", 0, 3, tmp_path / "anew") == sorted(wide, key=lambda cell: cell["iteration"])
+    assert replay(known / "few_ppo", 0, 3, tmp_path / "anew") == sorted(wide, key=lambda cell: cell["iteration"])
 
 
 def test_what_is_not_as_it_was_is_said(known, tmp_path, capsys):
     run = tmp_path / "ppo"
-    shutil.copytree(known / "ppo", run)
+    shutil.copytree(known / "few_ppo", run)
     changed = checkpoint(run, 2)
     changed["value_adam"][0][5] += 1e-6
     torch.save(changed, run / "checkpoints" / "iter_000002.pt")
@@ -215,8 +208,8 @@ def test_what_happens_between_two_updates_gets_its_line():
 
 
 def test_bad_input(known, tmp_path, capsys):
-    run, late = str(known / "ppo"), tmp_path / "late"
-    shutil.copytree(known / "ppo", late)
+    run, late = str(known / "few_ppo"), tmp_path / "late"
+    shutil.copytree(known / "few_ppo", late)
     (late / "checkpoints" / "iter_000000.pt").unlink()
     refused = {
         (run, "--from", "2", "--to", "2"): "no update between",
@@ -244,4 +237,4 @@ def test_bad_input(known, tmp_path, capsys):
             load("replay").main(list(arguments))
         message = capsys.readouterr().err.splitlines()[-1]
         assert ended.value.code == 2 and part in message and message.startswith("replay.py: "), arguments
-    assert not (known / "ppo" / "figures").exists()
+    assert not (known / "few_ppo" / "figures").exists()

@@ -39,6 +39,16 @@ def test_learning(gain, fall, status):
     assert ("better at iteration 7" in found.verdict) == (fall is not None and fall["interval"][0] > 20)
 
 
+def test_a_fall_of_the_curve_is_seen_without_sampling():
+    """From 20 to 360 in 100 iterations, and down to 170 or 330 at the end: more than a quarter of what was gained."""
+    for end, status in ((170, CAUTION), (330, GOOD)):
+        returns = np.concatenate([[20], np.linspace(30, 360, 99), np.full(10, float(end))])
+        returns += np.random.default_rng(0).normal(0, 5, len(returns))
+        progress = dict(episodic_return=returns, episodes=np.full(len(returns), 20.0))
+        [found] = load("report").find_learning(SimpleNamespace(cells=dict(evaluate=[]), progress=progress, last=109))
+        assert found.status == status and ("better at iteration 90" in found.verdict) == (status == CAUTION)
+
+
 @pytest.mark.parametrize(
     "ends, status, cosine",
     (

@@ -157,6 +157,32 @@ def test_intervals_cover_what_they_say():
         assert np.mean([low < 0 < high for low, high in found]) == pytest.approx(0.95, abs=0.02), sizes
 
 
+def test_intervals_over_episodes_and_over_pairs_cover():
+    """Ratios of sums over 40 skewed episodes of unlike length, and mean cosines of 12 estimates around 0 and far from
+    it, whose intervals are too wide rather than too narrow."""
+    rng, held = np.random.default_rng(2), {}
+    for in_logarithms in (False, True):
+        found = []
+        for _ in range(600):
+            lengths = rng.integers(1, 30, 40)
+            ends = np.zeros(lengths.sum(), bool)
+            ends[np.cumsum(lengths) - 1] = True
+            x = np.repeat(rng.exponential(size=40), lengths) * rng.exponential(size=len(ends))
+            low, high = common.intervals.ratio_of_sums(x, 1, ends, in_logarithms)["interval"]
+            found.append(low < 1 < high)
+        held[in_logarithms] = np.mean(found)
+    assert held == {False: pytest.approx(0.93, abs=0.03), True: pytest.approx(0.94, abs=0.03)}
+    for length in (0.0, 8.0):
+        found = []
+        for _ in range(300):
+            vectors = rng.normal(size=(12, 30))
+            vectors[:, 0] += length
+            cosines = common.intervals.pairwise(common.intervals.cosines(vectors, vectors), 200)
+            found.append(cosines["interval"])
+        means = np.mean([np.mean(ends) for ends in found])
+        assert np.mean([low <= means <= high for low, high in found]) > 0.9, length
+
+
 def test_differences_behind_aai_have_signs_and_their_intervals(write, aggregate, tmp_path):
     finals = {"ppo": [10.0, 14, 15], "ppo_m": [6.0, 4, 5.5], "trpo": [9.0, 7, 1], "trpo_plus": [16.0, 22, 17]}
     for algo, rewards in finals.items():

@@ -9,6 +9,8 @@ import subprocess
 import sys
 import time
 
+import common.runs
+import common.sampling
 import numpy as np
 import pytest
 import torch
@@ -167,7 +169,7 @@ def test_ctrl_c_is_one_line(runs):
 
 
 @pytest.mark.xdist_group("compiled")  # the worker that compiles these updates anyway
-def test_compiled_run_continues_to_the_same_bits_in_another_process(runs):
+def test_compiled_run_continues_to_the_same_bits_in_another_process(runs, monkeypatch):
     if not load("ppo").can_compile():
         pytest.skip("torch.compile does not work here")
     small = dict(compile=True, policy_hidden="4", value_hidden="4", num_steps=64, total_timesteps=256)
@@ -179,6 +181,17 @@ def test_compiled_run_continues_to_the_same_bits_in_another_process(runs):
     last.unlink()
     subprocess.run(again, check=True)
     assert_same(contents(last), whole)
+
+    # What diagnostics call the iteration that training took is that; of many settings, too, in one process.
+    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 2)  # a policy's fit and a value network's
+    flags = flags_of("ppo", run_name="b", checkpoint_every=1, **small | dict(policy_hidden="5", value_hidden="5"))
+    subprocess.run(command("ppo", flags), check=True)
+    for name in ("a", "b"):
+        source = common.runs.Source(ROOT / "algos" / "ppo.py", runs / "runs" / name, 2)
+        _, after, *_ = common.sampling.next_iteration(source)
+        stored = torch.load(source._replace(iteration=3).path, weights_only=True)
+        for part in ("policy", "value"):
+            assert_same(getattr(after, part).state_dict(), stored[part])
 
 
 def test_episodes_begin_anew_after_each_checkpoint_and_go_on_elsewhere():

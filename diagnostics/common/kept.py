@@ -124,7 +124,8 @@ class Work(NamedTuple):
     # draw(sample, settings of the missing cells) samples what it can before the main process has time for it. Since it
     # runs in a thread, it must leave torch's random numbers alone.
     draw: Callable[[Callable, list[dict]], Any]
-    measure: Callable[[Callable, list[dict], Any], Iterator[dict]]  # with what was drawn: yields the numbers of each
+    # measure(sample, settings of the missing cells, drawn) yields the numbers of each; drawn() waits for what it drew.
+    measure: Callable[[Callable, list[dict], Callable], Iterator[dict]]
 
 
 def measure_missing(

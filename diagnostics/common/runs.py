@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import typing
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
@@ -223,14 +224,16 @@ def open_runs(folders: tuple[Path, ...], script: Path | None, needs_critic: bool
 
 
 def output_folder(out: Path | None, folders: tuple[Path, ...]) -> Path:
-    """--out, or figures/ inside the only run; made where it is not there yet."""
+    """--out, or figures/ inside the only run; made where it is not there yet. Stops where nothing can be written."""
     if out is None and len(folders) > 1:
         stop("several runs: name the folder for their figures with --out")
     out = out or folders[0] / "figures"
     try:
         out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            pass
     except OSError as error:
-        stop(f"--out {out}: {error.strerror}")
+        stop(f"cannot write to {out}: {error.strerror}; name another folder with --out")
     return out
 
 

@@ -83,10 +83,19 @@ def training_state(source: Source) -> tuple[ModuleType, Any, Any]:
     args = script.Args(**checkpoint["args"])
     if args.compile and hasattr(script, "can_compile") and not script.can_compile():
         args = replace(args, compile=False)  # the same step, but for the last bits
+    if args.compile:
+        forget_other_settings(json.dumps(runs.setting(runs.read_config(source.run))))
     state = script.initial_state(args, script.make_actors(args))
     script.restore(state, checkpoint)
     script.begin_episodes(args, state)
     return script, args, state
+
+
+@functools.lru_cache(maxsize=1)
+def forget_other_settings(_: str) -> None:
+    """Called with another setting than before, drops what is compiled: torch refuses to compile a function for more
+    than eight of them."""
+    torch.compiler.reset()
 
 
 def next_iteration(source: Source, *_: Any) -> tuple:
@@ -300,16 +309,16 @@ class Sampler:
             self.advance(task.steps)
             yield result
 
-    def ahead(self, calls: list[Callable], steps: int) -> Iterator[Any]:
-        """Results of calls that sample so many steps each, in their order. While one result is used, the next are being
-        sampled: as many as keep every process busy and no more, since each takes memory."""
+    def ahead(self, calls: list[Callable], steps: int) -> Iterator[Callable]:
+        """For each call, which samples so many steps, a function that waits for its result. While one result is used,
+        the next are being sampled: as many as keep every process busy and no more, since each takes memory."""
         if self.jobs == 1:
-            yield from (call() for call in calls)
+            yield from calls
             return
         rest, many = iter(calls), min(self.jobs, 1 + self.jobs * AHEAD // steps)
         begun = deque(self.threads.submit(call) for call in islice(rest, 1 + many))
         while begun:
-            yield begun.popleft().result()
+            yield begun.popleft().result
             begun.extend(self.threads.submit(call) for call in islice(rest, 1))
 
     @contextlib.contextmanager
