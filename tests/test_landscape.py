@@ -242,7 +242,7 @@ def test_table_has_the_steps_nearest_a_million_and_the_last(tmp_path, capsys):
     assert rows[2:] == ["| a2c | 5 | 0 | 10 episodes of one run |"]
 
 
-def test_curves_are_means_over_runs_as_far_as_all_have_come(monkeypatch, tmp_path, capsys):
+def test_curves_are_means_over_runs_as_far_as_all_have_come(known, monkeypatch, tmp_path, capsys):
     module = load("evaluate")
     sources = [
         common.runs.Source(ROOT, tmp_path / run, i) for run, i in (("a", 0), ("a", 1), ("a", 2), ("b", 0), ("b", 2))
@@ -275,7 +275,7 @@ def test_curves_are_means_over_runs_as_far_as_all_have_come(monkeypatch, tmp_pat
     monkeypatch.setattr(module, "draw_episodes", lambda *_: drawn.append("episodes"))
     for chosen in ("0 1 2 3", "0 1 2 3 4"):
         flags = ["--out", str(tmp_path), "--jobs", "1", "--episodes", "2", "--checkpoints", *chosen.split()]
-        module.main([str(tmp_path / "chain"), *flags])
+        module.main([str(known / "chain"), *flags])
     assert drawn == ["episodes", "curves"]
 
 
