@@ -44,9 +44,9 @@ class Args:
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = ""
     """the experiment; without it, a list of all"""
     seeds: int | None = None
-    """the last seed (default: the experiment's)"""
+    """the last of the seeds (default: the experiment's)"""
     first_seed: int = 1
-    """the first seed"""
+    """the first of them"""
     env_version: Literal["v4", "v5"] | None = None
     """of the environments (default: the experiment's)"""
     envs: tuple[str, ...] = ()
@@ -348,18 +348,13 @@ def launch_local(out: Path, jobs: int, missing: list[Plan]) -> None:
     code, terminal = keep_code(out), sys.stderr.isatty()
     plan_of = {work_of(out, code, plan): plan for plan in missing}
     begun, shown = time.monotonic(), -30.0
-    try:
-        for running, elsewhere, ended in carry_out(list(plan_of), jobs):
+    with contextlib.closing(carry_out(list(plan_of), jobs)) as states:  # or an interruption would leave runs behind
+        for running, elsewhere, ended in states:
             over = len(ended) == len(plan_of)
             if time.monotonic() - shown >= (1 if terminal else 30) or over:
                 shown = time.monotonic()
-                text = progress_text(plan_of, running, elsewhere, ended, shown - begun)
-                print(
-                    "\r\033[K" * terminal + text, end="" if terminal and not over else "\n", file=sys.stderr, flush=True
-                )
-    except KeyboardInterrupt:
-        print(file=sys.stderr, end="\n" * terminal)
-        raise
+                text = "\r\033[K" * terminal + progress_text(plan_of, running, elsewhere, ended, shown - begun)
+                print(text, end="" if terminal and not over else "\n", file=sys.stderr, flush=True)
 
 
 def progress_text(
@@ -583,6 +578,8 @@ def read_arguments(argv: list[str]) -> tuple[Args, list[str]]:
     for name in ("seeds", "first_seed", "steps", "jobs", "runs_per_task"):
         if (number := getattr(args, name)) is not None and number < 1:
             stop(f"--{name.replace('_', '-')} {number}: must be greater than 0")
+    if args.seeds and args.first_seed > args.seeds:
+        stop(f"--first-seed {args.first_seed}: greater than the last, {args.seeds}")
     return args, argv[end + 1 :]
 
 
@@ -640,6 +637,8 @@ def main() -> None:
     if args.launcher == "local" and missing:
         launch_local(out, args.jobs or runs.count_cores(), missing)
         plans = make_plans(unique)
+    if args.part is not None and args.part not in range(len(parts)):
+        stop(f"--part {args.part}: there are {len(parts)}, from 0 on")
     status, plan_of = 0, {(plan.run.algo, plan.run.flags): plan for plan in plans}
     for part in parts if args.part is None else [parts[args.part]]:
         of_experiment = [plan_of[run.algo, run.flags]._replace(run=run) for run in made[part.experiment]]
@@ -660,4 +659,5 @@ if __name__ == "__main__":
     try:
         main()
     except KeyboardInterrupt:
+        print(file=sys.stderr, end="\n" * sys.stderr.isatty())  # below the line of progress
         stop("interrupted; the same command goes on from the newest checkpoints", 130)

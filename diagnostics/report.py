@@ -430,7 +430,7 @@ def draw_stds(axis: Axes, run: Run) -> None:
     for of_action in zip(*run.stds.values()):
         axis.plot(x, of_action, **run.style | dict(marker="", linewidth=0.8, label=None))
     axis.set_ylim(bottom=0)
-    for bound in set(run.bounds or ()):
+    for bound in dict.fromkeys(run.bounds or ()):
         draw_level(axis, ALMOST_NONE * bound, "stopped", run)
 
 

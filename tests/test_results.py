@@ -266,6 +266,23 @@ def below_the_paper():
     yield f"TRPO stays where it was ({trpo['mean']['mean']:.0f}, 1 seed)"
 
 
+def new_scripts():
+    """Runs of the scripts of today against the table's, at 99 %."""
+    old, new = (
+        {x["label"]: x["finals"] for x in measured(f"clipping/{name}")["settings"]}
+        for name in ("hopper", "hopper_new_scripts")
+    )
+    texts = {}
+    for label, finals in new.items():
+        assert len(finals) == 5 and len(old[label]) == 30
+        ends = stats.ttest_ind(finals, old[label], equal_var=False).confidence_interval(0.99)
+        assert ends.low < 0 < ends.high
+        texts[label] = show(dict(mean=np.mean(finals) - np.mean(old[label]), interval=[ends.low, ends.high]))
+    seeds = {seed for x in measured("clipping/hopper_new_scripts")["settings"] for seed in x["seeds"]}
+    yield f"seeds of PPO and of TRPO+ on Hopper-v4, {min(seeds)} to {max(seeds)}, whose number"
+    yield f"PPO ends {texts['PPO']} above the 30 seeds of the table, TRPO+ {texts['TRPO+']} (99 % Welch intervals)"
+
+
 FOUR = "PPO", "PPO-M", "TRPO", "TRPO+"
 PAIRS = [("PPO", "PPO-M"), ("TRPO+", "TRPO"), ("TRPO+", "PPO-M"), ("PPO", "TRPO+"), ("PPO-M", "TRPO")]
 PAIRS += [("PPO", "PPO-NoClip"), ("PPO-NoClip", "PPO-M")]
@@ -598,6 +615,7 @@ def guide():
 
 
 SECTIONS = learning, leave_one_out, carried_over, noise_of_the_nine, clipping, early_in_training, below_the_paper
+SECTIONS += (new_scripts,)
 SECTIONS += trust_region, gradient, steps, noise, baselines, values, landscapes
 SECTIONS += algorithms, guide, replay, replay_of_ppo, report
 

@@ -256,6 +256,16 @@ def test_interquartile_mean_is_of_four_runs_or_more(write, aggregate, tmp_path):
     assert aggregate()["settings"][0]["interquartile_mean"]["mean"] == 3
 
 
+def test_folders_from_a_file_and_more_settings_than_a_table_of_pairs_shows(write, aggregate, tmp_path, monkeypatch):
+    first, *others = [write(reward, algo=algo) for algo, reward in (("ppo", 5), ("trpo", 7), ("a2c", 6))]
+    (tmp_path / "list").write_text("".join(f"{folder}\n" for folder in others))
+    found = aggregate("--folders", str(tmp_path / "list"), runs=[first])
+    assert {x["label"]: x["finals"] for x in found["settings"]} == dict(ppo=[5], trpo=[7], a2c=[6])
+    assert [len(x["labels"]) for x in found["improvement"]] == [3]
+    monkeypatch.setattr(load("rewards"), "MOST", 2)
+    assert aggregate()["improvement"] == []
+
+
 def test_one_run_has_no_interval(write, aggregate):
     write(5)
     write(7, algo="trpo")

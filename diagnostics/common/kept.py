@@ -52,19 +52,33 @@ def read_cells(path: Path) -> list[dict[str, Any]]:
     return cells
 
 
-def open_cells(path: Path) -> list[dict[str, Any]]:
-    """The cells of a file .jsonl that is to be written on: without a torn last line, and begun with what an older
-    version has kept in .json."""
-    old = path.with_suffix(".json")
-    if not path.exists() and old.is_file():
-        path.write_text("".join(json.dumps(cell) + "\n" for cell in read_cells(old)))
-    if not path.exists():
-        return []
-    cells, written = read_cells(path), path.read_bytes()
-    whole, newline, torn = written.rpartition(b"\n")
-    if torn:
-        path.write_bytes(whole + newline)
-    return cells
+class Cells:
+    """The cells of a file .jsonl that is being written on, found by their checkpoint and settings."""
+
+    def __init__(self, path: Path):
+        """Cuts a torn last line, and begins a file with what an older version has kept in .json."""
+        self.path, self.by_checkpoint, old = path, {}, path.with_suffix(".json")
+        if not path.exists() and old.is_file():
+            path.write_text("".join(json.dumps(cell) + "\n" for cell in read_cells(old)))
+        for cell in read_cells(path) if path.exists() else ():
+            self.remember(cell)
+        written = path.read_bytes() if path.exists() else b""
+        whole, newline, torn = written.rpartition(b"\n")
+        if torn:
+            path.write_bytes(whole + newline)
+
+    def remember(self, cell: dict[str, Any]) -> None:
+        self.by_checkpoint.setdefault((cell.get("run"), cell.get("checkpoint")), []).append(cell)
+
+    def keep(self, cell: dict[str, Any]) -> None:
+        self.remember(cell)
+        with open(self.path, "a") as file:
+            file.write(json.dumps(cell) + "\n")
+
+    def find(self, settings: dict[str, Any]) -> dict[str, Any] | None:
+        """The cell with these settings, of several the last."""
+        alike = reversed(self.by_checkpoint.get((settings["run"], settings["checkpoint"]), []))
+        return next((cell for cell in alike if cell.items() >= settings.items()), None)
 
 
 # Which cells ---------------------------------------------------------------------------------------------------------
@@ -138,41 +152,42 @@ def measure_missing(
     """The cells of the work: what the file at the path holds of them from an earlier call; the rest is measured, and
     each cell is added to the file at once. Of cells with the same settings the last counts. Beside its numbers a cell
     says what measured them; where that has changed since, one line says so."""
-    cells = {}  # by checkpoint, so that one is found among many
-
-    def keep(cell: dict[str, Any]) -> None:
-        cells.setdefault((cell.get("run"), cell.get("checkpoint")), []).append(cell)
-
-    def find(settings: dict[str, Any]) -> dict[str, Any] | None:
-        alike = reversed(cells.get((settings["run"], settings["checkpoint"]), []))
-        return next((cell for cell in alike if cell.items() >= settings.items()), None)
-
     with locked(path):
-        for cell in open_cells(path):
-            keep(cell)
-        todo, planned = [], []
-        for x in work:
-            missing = [cell for cell in x.cells if (args.overwrite or not find(cell)) and cell not in planned]
-            planned += missing
-            kept = [find(cell)["measured_by"] for cell in x.cells if cell not in missing and find(cell)]
-            for name in {
-                name for by in kept for name, code in measured_by(args, x.source).items() if by.get(name) != code
-            }:
-                runs.note(f"{path}: some numbers are of another version of {name}; --overwrite measures them anew")
-            todo += [x._replace(cells=missing)] if missing else []
-        if total := sum(len(x.cells) * x.steps for x in todo):
-            if unit == "environment steps":
-                print_time_needed(todo[0].source.run, total, args.jobs)
+        cells, todo = Cells(path), []
+        for x in unplanned(work):
+            known = [] if args.overwrite else [cell for cell in x.cells if cells.find(cell)]
+            made_by = [cells.find(cell)["measured_by"] for cell in known]
+            for name, code in measured_by(args, x.source).items():
+                if any(by.get(name) != code for by in made_by):
+                    runs.note(f"{path}: some numbers are of another version of {name}; --overwrite measures them anew")
+            if missing := [cell for cell in x.cells if cell not in known]:
+                todo.append(x._replace(cells=missing))
+        if todo:
             with contextlib.nullcontext(sample) if sample else sampling.sampler(args.jobs) as sample:
-                with sample.progress(total, unit):
-                    drawn = sample.ahead([partial(x.draw, sample, x.cells) for x in todo], total // len(todo))
-                    for x, of_work in zip(todo, drawn):
-                        by = dict(measured_by=measured_by(args, x.source), versions=library_versions())
-                        for settings, numbers in zip(x.cells, x.measure(sample, x.cells, of_work)):
-                            keep(settings | numbers | by)
-                            with open(path, "a") as file:
-                                file.write(json.dumps(settings | numbers | by) + "\n")
-    return [find(cell) for x in work for cell in x.cells]
+                measure(args, todo, cells, unit, sample)
+        return [cells.find(cell) for x in work for cell in x.cells]
+
+
+def unplanned(work: list[Work]) -> Iterator[Work]:
+    """The work without the cells that come a second time: a checkpoint can be named twice."""
+    planned = set()
+    for x in work:
+        keys = [json.dumps(cell, sort_keys=True) for cell in x.cells]
+        yield x._replace(cells=[cell for key, cell in zip(keys, x.cells) if key not in planned])
+        planned.update(keys)
+
+
+def measure(args: Options, todo: list[Work], cells: Cells, unit: str, sample: sampling.Sampler) -> None:
+    """Measures one piece of work after the other, while the next are being sampled."""
+    total = sum(len(x.cells) * x.steps for x in todo)
+    if unit == "environment steps":
+        print_time_needed(todo[0].source.run, total, args.jobs)
+    with sample.progress(total, unit):
+        drawn = sample.ahead([partial(x.draw, sample, x.cells) for x in todo], total // len(todo))
+        for x, wait in zip(todo, drawn):
+            by = dict(measured_by=measured_by(args, x.source), versions=library_versions())
+            for settings, numbers in zip(x.cells, x.measure(sample, x.cells, wait)):
+                cells.keep(settings | numbers | by)
 
 
 def print_time_needed(run: Path, steps: int, jobs: int) -> None:

@@ -308,7 +308,7 @@ def label_runs(settings: dict[Path, dict[str, Any]], labels: tuple[str, ...]) ->
     """The label of each run folder's setting: a given one, or the algorithm and the flags that tell it from the
     algorithm's other settings here, as far as they are not the script's defaults."""
     found, given = {}, {}
-    for algo in {x["algo"] for x in settings.values()}:
+    for algo in dict.fromkeys(x["algo"] for x in settings.values()):
         alike, defaults = {folder: x for folder, x in settings.items() if x["algo"] == algo}, default_flags(algo)
         names = differing(list(alike.values()))
         for folder, x in alike.items():
