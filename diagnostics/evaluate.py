@@ -1,17 +1,19 @@
-"""How good is a checkpoint, or a setting through training? Return and length of complete episodes, and a video of one.
+"""How good is a checkpoint, or a setting through training? This measures the return and length of complete episodes,
+and can make a video of one.
 
     python diagnostics/evaluate.py runs/Hopper-v5__ppo__seed1
     python diagnostics/evaluate.py runs/Hopper-v5__ppo__seed1 --deterministic --checkpoints 150 300 488
     python diagnostics/evaluate.py runs/Hopper* --deterministic --checkpoints all --episodes 10 --out figures/hopper
     MUJOCO_GL=egl python diagnostics/evaluate.py runs/Hopper-v5__ppo__seed1 --video hopper.gif
 
-Returns are undiscounted sums of raw rewards; observations are normalized with the checkpoint's frozen statistics. Every
-episode begins with a seed of its own and is played to its end, so that long ones count no less than short ones.
-Intervals are Student's t: of a checkpoint's mean over its episodes; of a setting's mean over the means of its runs,
-where there are two or more, since the episodes of one run say nothing about the next. Where a run has more than a few
-checkpoints the figure is curves, as in "The Definitive Guide to Policy Gradients" (GUIDE) Fig. 4, of 10 deterministic
-episodes each; of two runs no interval is shaded, both are drawn. The table, evaluate.md, is its Table 3: each setting
-where its runs have a checkpoint nearest to 1M steps and where they end (GUIDE's at 8M).
+Returns are undiscounted sums of raw rewards, and observations are normalized with the checkpoint's frozen statistics.
+Every episode begins with a seed of its own and is played to its end, so that long ones count no less than short ones.
+Intervals are by Student's t. That of a checkpoint's mean is over its episodes. That of a setting's mean is over the
+means of its runs where there are two or more, since the episodes of one run say nothing about the next. Where a run has
+more than a few checkpoints, the figure shows curves like Fig. 4 of "The Definitive Guide to Policy Gradients" (GUIDE),
+whose points are of 10 deterministic episodes each. With two runs no interval is shaded, and both are drawn. The table,
+evaluate.md, follows GUIDE's Table 3. It gives each setting where its runs have a checkpoint nearest to 1M steps and
+where they end (in GUIDE, at 8M).
 """
 
 import shutil
@@ -33,7 +35,7 @@ from common.runs import AtLeast, Source
 from common.sampling import Sampler
 from torch import nn
 
-VERSION = 1  # raised where the numbers that it measures change
+VERSION = 1  # raised whenever the measured numbers change
 
 # Arguments -----------------------------------------------------------------------------------------------------------
 
@@ -47,7 +49,7 @@ class Args(runs.LabelledOptions):
     deterministic: bool = False
     """act with the mean of the policy instead of a sample"""
     video: Path | None = None
-    """also play one episode of the last checkpoint named into this file, .gif, or .mp4 where ffmpeg is installed"""
+    """also film one episode of the last checkpoint named into this file: .gif, or .mp4 where ffmpeg is installed"""
 
 
 # Episodes ------------------------------------------------------------------------------------------------------------
@@ -56,7 +58,7 @@ NAMES = ("returns", "lengths")
 
 
 def acting_parameters(source: Source, deterministic: bool) -> np.ndarray:
-    """Policy parameters [P]; with a standard deviation of 0 if the policy is to act deterministically."""
+    """Returns the policy parameters [P], with a standard deviation of 0 if the policy is to act deterministically."""
     policy = runs.load_script(source.script).load_checkpoint(source.path)["policy"]
     if deterministic and "log_std" not in policy:
         runs.stop(f"{source.script}: its policy has no log_std, which --deterministic sets to minus infinity")
@@ -66,7 +68,7 @@ def acting_parameters(source: Source, deterministic: bool) -> np.ndarray:
 
 
 def draw(args: Args, source: Source, sample: Sampler, _: Any) -> np.ndarray:
-    """Return and length of each episode [episodes, 2]."""
+    """Plays the episodes and returns the return and length of each [episodes, 2]."""
     parameters = acting_parameters(source, args.deterministic)
     return np.array(list(sampling.play(source, (args.seed, source.iteration), 0, args.episodes, 1, sample, parameters)))
 
@@ -79,7 +81,7 @@ def measure_episodes(_: Sampler, __: Any, drawn: Callable) -> Iterator[dict[str,
 
 
 class Camera(gym.Wrapper):
-    """Keeps every stride-th picture of the first episode."""
+    """Keeps every stride-th frame of the first episode."""
 
     def __init__(self, env: gym.Env, stride: int):
         super().__init__(env)
@@ -94,8 +96,8 @@ class Camera(gym.Wrapper):
 
 
 def film(args: Args, source: Source) -> None:
-    """Plays an episode into the video file, at about 30 frames a second."""
-    import imageio  # which only a video needs
+    """Plays an episode and films it into the video file, at about 30 frames a second."""
+    import imageio  # only a video needs it
 
     script, settings, state = sampling.fresh_state(source, (args.seed, source.iteration), 1, 32)
     parameters = torch.from_numpy(acting_parameters(source, args.deterministic))
@@ -109,7 +111,7 @@ def film(args: Args, source: Source) -> None:
         while not camera.ended:
             script.rollout(settings, state)
     except Exception as error:
-        sys.unraisablehook = lambda _: None  # what failed to start fails to end, too
+        sys.unraisablehook = lambda _: None  # a renderer that failed to start also fails to close
         advice = "without a screen, install libegl1 and libgl1-mesa-dri (their names in Debian) and set MUJOCO_GL=egl"
         runs.stop(f"cannot render {settings.env_id} ({str(error) or type(error).__name__}); {advice}", 1)
     if args.video.suffix == ".gif":
@@ -124,15 +126,16 @@ def film(args: Args, source: Source) -> None:
 
 # Figures -------------------------------------------------------------------------------------------------------------
 
-FEW = 4  # checkpoints of a run of which every episode is drawn
+FEW = 4  # for up to so many checkpoints of a run, every episode is drawn
 
 
 def curves(
     styles: list[dict[str, Any]], sources: list[Source], cells: list[dict[str, Any]], name: str
 ) -> dict[str, dict[str, Any]]:
-    """For each label its style, its runs' numbers by environment steps, and the points of the setting: the numbers of
-    the only run, or, at the first one's checkpoints as far as all have come, the mean over runs and its interval. The
-    steps of REINFORCE's runs differ by parts of an episode, so between its checkpoints a run is interpolated."""
+    """Returns for each label its style, its runs' numbers by environment steps, and the points of the setting. The
+    points of a single run are its numbers. Those of several runs are the mean over runs and its interval, at the first
+    run's checkpoints as far as all runs have come. The steps of REINFORCE's runs differ by parts of an episode, so
+    between its checkpoints a run is interpolated."""
     found = {}
     for style, source, cell in zip(styles, sources, cells):
         curve = found.setdefault(style["label"], dict(style=style, runs={}))
@@ -141,7 +144,7 @@ def curves(
         of_runs = [dict(sorted(run.items())) for run in curve["runs"].values()]
         first, last = max(map(min, of_runs)), min(map(max, of_runs))
         steps = [step for step in of_runs[0] if first <= step <= last]
-        # Newest checkpoints alone: one of each run, all but at the same step.
+        # With the newest checkpoints alone, each run has one, and they are at almost the same step.
         steps = sorted({first, *steps, max(first, last)}) if first < 1.01 * last or first == last else []
         points = of_runs[0]
         if len(of_runs) > 1:
@@ -152,12 +155,13 @@ def curves(
 
 
 def draw_training(styles: list[dict[str, Any]], sources: list[Source], cells: list[dict[str, Any]], path: Path) -> None:
-    """Mean return and length against environment steps: a line for each setting, its runs thin (GUIDE Fig. 4)."""
+    """Draws mean return and length against environment steps. Each setting has a line, and its runs have thin ones
+    (GUIDE Fig. 4)."""
     figure, axes = figures.new_figure(1, 2, (8.4, 2.8))
     for axis, name, text in zip(axes[0], NAMES, ("episode return", "episode length (steps)")):
         for curve in curves(styles, sources, cells, name).values():
             steps, style = sorted(curve["points"]), curve["style"]
-            hidden = dict(interval=None) if len(curve["runs"]) == 2 else {}  # it would fill the panel, and says no more
+            hidden = dict(interval=None) if len(curve["runs"]) == 2 else {}  # it would fill the panel and add nothing
             figures.draw_line(axis, steps, [curve["points"][step] | hidden for step in steps], style)
             for run in curve["runs"].values() if len(curve["runs"]) > 1 else ():
                 thin = style | dict(marker="", linewidth=0.5, alpha=0.6, label=None)
@@ -173,7 +177,7 @@ def draw_training(styles: list[dict[str, Any]], sources: list[Source], cells: li
 
 
 def draw_episodes(styles: list[dict[str, Any]], cells: list[dict[str, Any]], path: Path) -> None:
-    """A row for each checkpoint: every episode's return and length, the means and their intervals."""
+    """Draws a row for each checkpoint, with every episode's return and length, the means and their intervals."""
     texts = [f"{cell['run'].split('__')[-1]}, iteration {cell['iteration']}" for cell in cells]
     texts = [f"{style['label']}, {text}" for style, text in zip(styles, texts)]
     texts = [textwrap.fill(text, 40, break_on_hyphens=False) for text in texts]
@@ -202,7 +206,7 @@ EARLY = 1_000_000  # environment steps
 
 
 def write_table(found: dict[str, dict[str, Any]], episodes: int, path: Path) -> None:
-    """Return of each setting near 1M steps and at the end, also printed (GUIDE Table 3)."""
+    """Writes and prints the return of each setting near 1M steps and at the end (GUIDE Table 3)."""
     rows = ["| setting | environment steps | return [95 % t] | over |", "| --- | --- | --- | --- |"]
     for label, curve in found.items():
         count, steps = len(curve["runs"]), list(curve["points"])
@@ -257,7 +261,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def episode_work(args: Args, source: Source) -> kept.Work:
-    """Episodes of a checkpoint, as measure_missing takes them."""
+    """Describes the episodes of a checkpoint to measure_missing."""
     step = runs.load_script(source.script).load_checkpoint(source.path)["global_step"]
     cell = dict(global_step=step, episodes=args.episodes, deterministic=args.deterministic)
     cells = [kept.identify(source, args.seed) | cell]

@@ -1,21 +1,21 @@
-"""Does the surrogate know where the reward is? True reward and surrogate objective around a checkpoint's policy, along
-the step that the algorithm takes from few or from many pairs, and along a random direction.
+"""Does the surrogate know where the reward is? This script draws true reward and surrogate objective around a
+checkpoint's policy, along the step that the algorithm takes from few or from many pairs, and along a random direction.
 
     python diagnostics/landscape.py runs/Hopper-v5__ppo__seed1
     python diagnostics/landscape.py runs/Hopper-v5__ppo__seed1 --step-pairs 2000 1_000_000 --reward-pairs 1_000_000
     python diagnostics/landscape.py runs/Hopper-v5__ppo__seed1 --checkpoints 150 --concentration 2000 20_000 100_000
 
-"A Closer Look at Deep Policy Gradients" (CL) Fig. 5 to 7, 13 to 20. One unit along the step is the algorithm's whole
-update from the checkpoint, its optimizer and learning rate included; one unit along the random direction is a Gaussian
-vector rescaled to norm 2, the same in every surface of a checkpoint. The surrogate is the script's `objective` on the
-batch that the step came from. The true reward is the mean return of complete episodes, as many at every point as have
-about --reward-pairs pairs at the checkpoint's own policy.
+The surfaces are those of "A Closer Look at Deep Policy Gradients" (CL), Fig. 5 to 7 and 13 to 20. One unit along the
+step is the algorithm's whole update from the checkpoint, including its optimizer and learning rate. One unit along the
+random direction is a Gaussian vector rescaled to norm 2, the same in every surface of a checkpoint. The surrogate is
+the script's `objective` on the batch that the step came from. The true reward is the mean return of complete episodes.
+Every point gets as many episodes as have about --reward-pairs pairs under the checkpoint's own policy.
 
 All points of a checkpoint's surfaces have common random numbers: the episode of a seed has the same reset and the same
 action noise at every point. So the change of the reward between the checkpoint and a point is a mean of differences
-seed by seed, and is tested as one: Student's t interval of the differences, printed for the whole step. That is the
-change of this one step, from this one batch; another batch gives another step. Surfaces of --concentration show how
-much an estimate scatters, so there every point has seeds of its own.
+seed by seed, and is tested as such: for the whole step, Student's t interval of the differences is printed. This is the
+change by this one step from this one batch; another batch gives another step. The surfaces of --concentration show how
+much an estimate scatters, so every point there has seeds of its own.
 """
 
 from collections.abc import Callable, Iterator
@@ -36,7 +36,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-VERSION = 1  # raised where the numbers that it measures change
+VERSION = 1  # raised whenever the measured numbers change
 
 # Arguments -----------------------------------------------------------------------------------------------------------
 
@@ -44,28 +44,30 @@ VERSION = 1  # raised where the numbers that it measures change
 @dataclass(frozen=True, kw_only=True)
 class Args(runs.LabelledOptions):
     checkpoints: Annotated[tuple[int, ...], AtLeast(0)] = ()
-    """iterations; default: 0 150 300 450 or, where a run has fewer, its first, its thirds, its last with a step"""
+    """iterations; default: 0 150 300 450 or, if a run lacks one of them, its first, those after one and two thirds, and
+    its last with a step"""
     grid: Annotated[int, AtLeast(2)] = 7
-    """points a side, on [0, 3] in both directions, 1 among them (2: on [0, 1])"""
+    """points per side; they span [0, 3] in both directions and include 1 (with 2 points, they span [0, 1])"""
     step_pairs: tuple[int, ...] = (2000, 50_000)
     """state-action pairs that a step is computed from"""
     reward_pairs: int = 5000
-    """state-action pairs, about, of the true reward at a point"""
+    """approximate number of state-action pairs for the true reward at a point"""
     concentration: tuple[int, ...] = ()
-    """also draw true-reward surfaces, around the first of --step-pairs, with these numbers of pairs a point"""
+    """also draw surfaces of the true reward from these numbers of pairs per point, for the first of --step-pairs"""
 
 
 # Landscapes ----------------------------------------------------------------------------------------------------------
 
 
 def ticks(grid: int) -> list[float]:
-    """Coordinates of the points: 0, 1 and 3 always, since the change by one whole step is measured between two."""
+    """Returns the coordinates of the points. They include 0 and 1, between which the change by one whole step is
+    measured, and 3 if there are more than two."""
     within = max(1, round((grid - 1) / 3))
     return [*np.linspace(0, 1, within + 1).tolist(), *np.linspace(1, 3, grid - within).tolist()[1:]]
 
 
 def random_direction(source: Source, rng: np.random.Generator) -> Tensor:
-    """A Gaussian vector [P] rescaled to norm 2."""
+    """Draws a Gaussian vector [P] and rescales it to norm 2."""
     script, _, state = sampling.checkpoint_state(source)
     random = torch.from_numpy(rng.standard_normal(len(sampling.flat_parameters(state.policy)), dtype=np.float32))
     return 2 * random / random.norm()
@@ -74,7 +76,8 @@ def random_direction(source: Source, rng: np.random.Generator) -> Tensor:
 def take_step(
     source: Source, seed: tuple[int, ...], experience: dict[str, Any], points: list[tuple[float, float]]
 ) -> tuple[Tensor, list[float]]:
-    """The step [P] that the algorithm takes from fresh pairs, and the surrogate on its batch at points (a, b)."""
+    """Returns the step [P] that the algorithm takes from fresh pairs, and the surrogate on its batch at points
+    (a, b)."""
     script, args, state = sampling.checkpoint_state(source)
     rng = sampling.generator(source, *seed, 0)
     random, state.rng = random_direction(source, rng), rng
@@ -88,7 +91,8 @@ def take_step(
 
 
 def draw(args: Args, source: Source, sample: Sampler, missing: list[dict[str, Any]]) -> tuple[float, dict[int, Any]]:
-    """Mean length of the first episodes of the checkpoint's policy, and the pairs that each step is computed from."""
+    """Returns the mean length of the first episodes of the checkpoint's policy, and the pairs that each step is
+    computed from."""
     seed, sizes = (args.seed, source.iteration), dict.fromkeys(cell["step_pairs"] for cell in missing)
     episodes = sampling.play(source, (*seed, 2), 0, GROUP, 1, sample)
     experiences = {pairs: sampling.collect(source, (*seed, 1, pairs), pairs, sample) for pairs in sizes}
@@ -96,8 +100,8 @@ def draw(args: Args, source: Source, sample: Sampler, missing: list[dict[str, An
 
 
 def place_of(cell: dict[str, Any]) -> tuple[int, int, int, int]:
-    """What a cell's episodes depend on: those with common seeds are played once at a point, though it belong to the
-    surfaces of several steps."""
+    """Returns what a cell's episodes depend on. Those with common seeds are played only once at a point, even if it
+    belongs to the surfaces of several steps."""
     pairs = cell["step_pairs"] if cell["step"] else 0
     own_seeds = 0 if cell["common_seeds"] else cell["reward_pairs"]
     return round(1000 * cell["step"]), round(1000 * cell["random"]), pairs, own_seeds
@@ -106,7 +110,7 @@ def place_of(cell: dict[str, Any]) -> tuple[int, int, int, int]:
 def measure_landscapes(
     args: Args, source: Source, sample: Sampler, missing: list[dict[str, Any]], drawn: Callable
 ) -> Iterator[dict[str, Any]]:
-    """Surrogate and true reward at points (a, b) of a checkpoint's surfaces: parameters + a step + b random."""
+    """Yields surrogate and true reward at points (a, b) of a checkpoint's surfaces: parameters + a step + b random."""
     (length, experiences), seed = drawn(), (args.seed, source.iteration)
     start = sampling.flat_parameters(sampling.checkpoint_state(source)[2].policy)
     random = random_direction(source, sampling.generator(source, *seed, 0))
@@ -117,7 +121,7 @@ def measure_landscapes(
         episodes = max(2, round(cell["reward_pairs"] / length))
         return sampling.play(source, seeds, 0, episodes, round(length), sample, parameters.numpy())
 
-    # All episodes are begun before the first is waited for, so that workers play while the next step is taken.
+    # All episodes are begun before any is waited for, so that workers play while the next step is computed.
     own = dict(missing[0], step=0, random=0, reward_pairs=args.reward_pairs, common_seeds=True)
     begun, steps = {place_of(own): play(own, start)}, {}
     for cell in missing:
@@ -126,7 +130,7 @@ def measure_landscapes(
         if place_of(cell) not in begun:
             parameters = start + cell["random"] * random + cell["step"] * steps[pairs][0]
             begun[place_of(cell)] = play(cell, parameters)
-    played = {place_of(own): np.array(list(begun[place_of(own)]))}  # return and length [episodes, 2], by seed
+    played = {place_of(own): np.array(list(begun[place_of(own)]))}  # [episodes, 2] return and length, by seed
     before = played[place_of(own)][:, 0]
     for cell in missing:
         if (place := place_of(cell)) not in played:
@@ -140,7 +144,7 @@ def measure_landscapes(
 
 
 def describe(surface: list[dict[str, Any]]) -> str:
-    """What the whole step changed, in a line."""
+    """Says in one line what the whole step changed."""
     [before, after] = [next(x for x in surface if (x["step"], x["random"]) == (a, 0)) for a in (0, 1)]
     change, gain = after["change"], after["surrogate"] - before["surrogate"]
     text = f"{figures.title([after])}, step from {after['step_pairs']:,} pairs: surrogate {gain:+.3g}, "
@@ -152,8 +156,8 @@ def describe(surface: list[dict[str, Any]]) -> str:
 
 
 def draw_cuts(rows: list[list[list[dict[str, Any]]]], style: dict[str, Any], path: Path) -> None:
-    """Rows: checkpoints; columns: surrogate and true reward along the step, the same along the random direction. One
-    scale for each of the two in a row."""
+    """Draws a row for each checkpoint. Its columns are surrogate and true reward along the step, and the same along the
+    random direction. Within a row, each of the two quantities has one scale."""
     figure, axes = figures.new_figure(len(rows), 4, (8.4, 0.6 + 1.7 * len(rows)), sharex=True)
     axes[0, 0].set_xticks(range(4))
     for row, surfaces in zip(axes, rows):
@@ -178,7 +182,7 @@ def draw_cuts(rows: list[list[list[dict[str, Any]]]], style: dict[str, Any], pat
 
 
 def draw_surface(axis: Axes, cells: list[dict[str, Any]], name: str, scale: np.ndarray) -> ContourSet:
-    """Filled contours, at the levels of the scale, between the points measured; the step is an arrow."""
+    """Draws filled contours between the measured points, at the levels of the scale, and the step as an arrow."""
     side = round(len(cells) ** 0.5)
     x, y, z = (np.reshape([cell[key] for cell in cells], (side, side)) for key in ("step", "random", name))
     surface = axis.contourf(x, y, z, scale, cmap="viridis" if name == "mean" else "cividis")
@@ -188,14 +192,14 @@ def draw_surface(axis: Axes, cells: list[dict[str, Any]], name: str, scale: np.n
 
 
 def scale_of(surfaces: list[list[dict[str, Any]]], name: str) -> np.ndarray:
-    """One scale for all the surfaces."""
+    """Returns contour levels that all the surfaces share."""
     values = [cell[name] for cells in surfaces for cell in cells]
     return MaxNLocator(12).tick_values(min(values), max(values))
 
 
 def draw_surfaces(rows: list[list[list[dict[str, Any]]]], path: Path) -> None:
-    """Rows: checkpoints; columns: surrogate and true reward for each number of pairs that the step came from (CL Fig.
-    13 to 18)."""
+    """Draws a row for each checkpoint. Its columns are surrogate and true reward for each number of pairs that the step
+    came from (CL Fig. 13 to 18)."""
     figure, axes = figures.new_figure(len(rows), 2 * len(rows[0]), (2.6 * 2 * len(rows[0]), 0.5 + 1.9 * len(rows)))
     for row, surfaces in zip(axes, rows):
         for k, name, text in ((1, "mean", "true reward"), (0, "surrogate", "surrogate")):
@@ -209,7 +213,8 @@ def draw_surfaces(rows: list[list[list[dict[str, Any]]]], path: Path) -> None:
 
 
 def draw_concentration(rows: list[list[list[dict[str, Any]]]], path: Path) -> None:
-    """Rows: checkpoints; columns: true reward from more and more pairs a point (CL Fig. 5, 19, 20)."""
+    """Draws a row for each checkpoint, whose columns are the true reward from more and more pairs per point (CL Fig. 5,
+    19, 20)."""
     figure, axes = figures.new_figure(len(rows), len(rows[0]), (0.8 + 2.3 * len(rows[0]), 0.5 + 1.9 * len(rows)))
     for row, surfaces in zip(axes, rows):
         scale = scale_of(surfaces, "mean")
@@ -272,9 +277,10 @@ def main(argv: list[str] | None = None) -> None:
 def landscape_work(
     args: Args, source: Source, kinds: list[dict[str, Any]], points: list[dict[str, float]]
 ) -> kept.Work:
-    """Surfaces of a checkpoint, of each kind at all the points, as measure_missing takes them."""
+    """Returns the surfaces of a checkpoint, one of each kind at all the points, as the work that measure_missing
+    takes."""
     on_no_step = sum(point["step"] == 0 for point in points)
-    shared = args.reward_pairs * on_no_step * (len(args.step_pairs) - 1)  # points on no step are played once
+    shared = args.reward_pairs * on_no_step * (len(args.step_pairs) - 1)  # points with step 0 are played only once
     total = sum(args.step_pairs) - shared + len(points) * sum(kind["reward_pairs"] for kind in kinds)
     cells = [kept.identify(source, args.seed) | kind | point for kind in kinds for point in points]
     measure = partial(measure_landscapes, args, source)

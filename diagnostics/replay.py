@@ -1,34 +1,36 @@
-"""Which update broke it? Takes some of training's iterations again, to the bit, and shows of every update what training
-logged and what it did not, and what the surrogate promised beside what the reward did.
+"""Which update broke it? This script takes some of training's iterations again, to the bit. It shows of every update
+what training logged and what it did not log, and what the surrogate promised beside what the reward did.
 
     python diagnostics/replay.py runs/Hopper-v5__ppo__seed1 --from 300 --to 325
     python diagnostics/replay.py runs/Hopper-v5__trpo_plus__seed2 --from 425 --to 450 --episodes 24
 
 Update 300 is what iteration 300 ends with; --from 300 --to 325 are the 25 updates between the states in which these two
 iterations begin. The replay goes from the newest checkpoint at or before --from, through --to, to the next checkpoint.
-Of every checkpoint that it meets it says whether it arrives at the same state, and of progress.csv whether it repeats
-it, to the last digit. Where it does not (another version of a library or of the script, no compiler), it goes on from
-the checkpoint.
+For every checkpoint that it meets, it says whether it arrives at the same state, and for progress.csv, whether it
+repeats it to the last digit. Where it arrives at a different state (because of another version of a library or of the
+script, or without a compiler), it goes on from the checkpoint.
 
 - promised: the change of the script's own objective on the update's batch, in that objective's units.
-- reward: mean undiscounted return of complete episodes of the policies before and after the update, both with the
-  normalizers as the iteration's rollout left them, with which the next one begins; so what the normalizers move is not
-  in it: that is between one update's after and the next one's before. All have the same seeds, an episode's reset and
-  the noise of its actions (common random numbers).
-- its change: the mean difference of the same seeds, and Student's t interval. So much for what updates do; what the
-  normalizers do between two updates is the difference of one's after and the next one's before. With n updates these
-  are 2 n - 1 intervals, at confidence 1 - 0.05 / (2 n - 1) (Bonferroni): if none of it did anything, one or more of
-  them would leave out 0 in at most 5 % of calls.
-  An update whose interval lies below 0 gets a line. Of a smaller fall the call says how large it must have been to be
-  seen four times in five: (t of the interval + t of 0.8) standard errors, the median over the updates. Then all the
-  updates together: after the last against before the first, each with its normalizers, at 95 %.
-- KL(before || after) and ratios on the batch; the largest KL, in which pair (row of the batch) and at which step of its
-  episode. Standard deviation of each action, mean over the batch, after the update.
-- gradient norms of the objective and of the value loss on the whole batch, as the update begins; beside them what the
-  script logs: the mean norm over its minibatches (TRPO: of its one step) and the share of them that is clipped.
-  Explained variance of the value targets, before and after the fit.
-- drift of the normalizers: over the iteration's rollout, how far a mean moved, in its standard deviations (the largest
-  over the observation's entries), and by which share a standard deviation changed (of rewards: their scale).
+- reward: the mean undiscounted return of complete episodes of the policies before and after the update. Both act with
+  the normalizers as the iteration's rollout left them, with which the next iteration begins. So the effect of the
+  normalizers is not in it; that lies between one update's after and the next one's before. All have the same seeds,
+  which determine an episode's reset and the noise of its actions (common random numbers).
+- its change: the mean of the differences seed by seed, with Student's t interval. That is what updates do; what the
+  normalizers do between two updates is the difference between one's after and the next one's before. With n updates
+  these are 2 n - 1 intervals, with confidence 1 - 0.05 / (2 n - 1) (Bonferroni): if nothing had any effect, one or more
+  of them would exclude 0 in at most 5 % of calls.
+  An update, or a move of the normalizers, whose interval lies below 0 gets a line. Where there is none, the call says
+  which fall it would have detected with a power of 0.8: (t of the interval + t of 0.8) standard errors, the median over
+  the updates. Then come all the updates together: after the last against before the first, each with its normalizers,
+  at 95 %.
+- KL(before || after) and ratios on the batch; the largest KL, the pair (row of the batch) that has it, and the step of
+  its episode at which that pair stands. The standard deviation of each action after the update is a mean over the
+  batch.
+- gradient norms of the objective and of the value loss on the whole batch, as the update begins. Beside them is what
+  the script logs: the mean norm over its minibatches (for TRPO, that of its one step) and the share of them that is
+  clipped. The explained variance is that of the value targets, before and after the fit.
+- drift of the normalizers: how far a mean moved over the iteration's rollout, in its standard deviations (the largest
+  over the observation's entries), and by which share a standard deviation changed (for rewards, that is their scale).
 """
 
 import shutil
@@ -52,7 +54,7 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor, nn
 from tqdm import tqdm
 
-VERSION = 1  # raised where the numbers that it measures change
+VERSION = 1  # raised whenever the measured numbers change
 
 # Arguments -----------------------------------------------------------------------------------------------------------
 
@@ -60,7 +62,7 @@ VERSION = 1  # raised where the numbers that it measures change
 @dataclass(frozen=True, kw_only=True)
 class Args(runs.Options):
     first: Annotated[int, AtLeast(0), tyro.conf.arg(name="from")]
-    """iteration that begins with the first update"""
+    """iteration that ends with the first update"""
     last: Annotated[int, AtLeast(1), tyro.conf.arg(name="to")]
     """iteration that begins after the last update"""
     episodes: Annotated[int, AtLeast(2, "or there is no interval")] = 100
@@ -71,13 +73,14 @@ class Args(runs.Options):
 
 
 def replay(args: Args, sources: list[Source], folder: Path) -> dict[int, tuple[dict[str, Any], np.ndarray, np.ndarray]]:
-    """Continues the first checkpoint as training did, through --to and to the last of the checkpoints. Of each
-    iteration: numbers, policy parameters [P] before and after. Into the folder go the states after the wanted ones."""
+    """Continues the first checkpoint as training did, through --to and up to the last of the checkpoints. Returns for
+    each iteration its numbers, and the policy parameters [P] before and after it. The states after the wanted
+    iterations are saved in the folder."""
     script, settings, state = sampling.training_state(sources[0])
     base, later = script.load_checkpoint(sources[0].path), {source.iteration: source for source in sources[1:]}
     rows = {int(row["iteration"]): row for row in runs.read_progress(sources[0].run)}
     taken, arrived = {}, sources[0].iteration
-    seconds = 0.1 if sys.stderr.isatty() else 30  # in a file, a line now and then
+    seconds = 0.1 if sys.stderr.isatty() else 30  # a file gets a line now and then
     for i in tqdm(range(arrived, max(args.last, *later, 0)), "replay", leave=False, mininterval=seconds):
         before = sampling.flat_parameters(state.policy).numpy()
         script.begin_episodes(settings, state)
@@ -98,7 +101,8 @@ def replay(args: Args, sources: list[Source], folder: Path) -> dict[int, tuple[d
 
 
 def save_state(base: dict[str, Any], state: Any, path: Path) -> None:
-    """A checkpoint with the state's networks, statistics and counters, all that acting reads, for the workers."""
+    """Saves a checkpoint for the workers. It has the state's networks, statistics and counters, which are all that
+    acting reads."""
     parts = {name: part for name, part in vars(state).items() if isinstance(part, int | float | Tensor)}
     parts |= {name: part.state_dict() for name, part in vars(state).items() if hasattr(part, "state_dict")}
     path.parent.mkdir(exist_ok=True)
@@ -106,7 +110,7 @@ def save_state(base: dict[str, Any], state: Any, path: Path) -> None:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two parts of a training state are equal, to the bit."""
+    """Returns whether two parts of a training state are equal, to the bit."""
     if isinstance(a, Tensor | np.ndarray):
         return np.array_equal(a, b)
     if isinstance(a, list):
@@ -121,8 +125,8 @@ def same(a: Any, b: Any) -> bool:
 
 
 def unlike_progress(numbers: dict[str, Any], row: dict[str, str] | None) -> list[str] | None:
-    """Names of the logged numbers that the iteration does not repeat to the last digit; None where nothing was logged.
-    The row's numbers are texts that Python made of floats, which have all their digits."""
+    """Returns the names of the logged numbers that the iteration does not repeat to the last digit, or None where
+    nothing was logged. The row's numbers are texts that Python made from floats, so they have all their digits."""
     episodes = numbers["training_episodes"]
     mine = numbers["statistics"] | dict(global_step=numbers["global_step"], episodes=len(episodes))
     if episodes:
@@ -155,8 +159,8 @@ def take_iteration(script: ModuleType, settings: Any, state: Any) -> dict[str, A
 
 
 def episode_steps(experience: dict[str, Any], num_steps: int, lengths: list[int]) -> list[int]:
-    """At which step of its episode, 1 being the first, each pair [B] stands; lengths: steps of each actor's unfinished
-    episode before the rollout."""
+    """Returns for each pair [B] at which step of its episode it stands, 1 being the first. `lengths` gives the steps
+    that each actor's unfinished episode had before the rollout."""
     begins = {rows.start: length for rows, length in zip(sampling.segment_rows(experience, num_steps), lengths)}
     steps, step = [], 0
     for row, ended in enumerate(experience["ends"]):
@@ -173,7 +177,8 @@ def gradient_norm(loss: Tensor, network: nn.Module) -> float:
 
 @torch.no_grad()
 def step_size(after: Callable, batch: dict[str, Tensor], steps: list[int]) -> dict[str, Any]:
-    """KL(before || after) in nats, ratios, and where the largest KL is; standard deviations [action] after."""
+    """Returns KL(before || after) in nats, ratios, where the largest KL is, and the standard deviations [action]
+    after."""
     ratios, kls = sampling.compare_policies(after, batch)
     pair = kls.argmax().item()
     numbers = dict(mean_kl=kls.mean().item(), max_kl=kls[pair].item(), max_kl_pair=pair, max_kl_step=steps[pair])
@@ -187,8 +192,9 @@ def explained_variance(value: Callable, batch: dict[str, Tensor]) -> float:
 
 
 def drift(before: Any, after: Any) -> dict[str, dict[str, Any]]:
-    """Of each running statistics: the change of the mean in standard deviations, and the relative change of the
-    standard deviation, the largest over their entries. None of it at iteration 0, before which there are none."""
+    """Returns for each running statistics how far the mean moved, in standard deviations, and by which share the
+    standard deviation changed, each the largest over the entries. At iteration 0 there is nothing to compare with, so
+    it is empty."""
     found = {}
     for name, old in vars(before).items():
         if before.iteration and hasattr(old, "frozen"):
@@ -201,11 +207,12 @@ def drift(before: Any, after: Any) -> dict[str, dict[str, Any]]:
 def measure_updates(
     args: Args, sources: list[Source], sample: Sampler, missing: list[dict[str, Any]], _: Any
 ) -> Iterator[dict[str, Any]]:
-    """Numbers of each update, and return and length of the episodes that are played before it and after it."""
+    """Yields the numbers of each update, with return and length of the episodes that are played before it and after
+    it."""
     with TemporaryDirectory() as folder:
-        shutil.copy(sources[0].run / "config.json", folder)  # which makes it a run, for the workers
+        shutil.copy(sources[0].run / "config.json", folder)  # makes the folder a run for the workers
         taken, plays = replay(args, sources, Path(folder)), []
-        for i in (cell["iteration"] for cell in missing):  # all at once: no worker waits
+        for i in (cell["iteration"] for cell in missing):  # all begin at once, so that no worker waits
             source = Source(sources[0].script, Path(folder), i + 1)
             of_both = [sampling.play(source, (args.seed,), 0, args.episodes, 1, sample, x) for x in taken[i][1:]]
             plays.append((taken[i][0], of_both))
@@ -220,12 +227,13 @@ def measure_updates(
 
 
 def returns_of(cell: dict[str, Any]) -> list[np.ndarray]:
-    """Returns before and after the update, seed by seed."""
+    """Lists the episodes' returns before and after the update, seed by seed."""
     return [np.array(cell[when]["returns"]) for when in WHEN]
 
 
 def find_changes(cells: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """What each update did to the reward [n], and what the normalizers did before each but the first [n - 1]."""
+    """Computes what each update did to the reward [n], and what the normalizers did before each but the first
+    [n - 1]."""
     looks, returns = 2 * len(cells) - 1, [returns_of(cell) for cell in cells]
     of_updates = [intervals.paired_change(before, after, looks) for before, after in returns]
     return of_updates, [intervals.paired_change(x[1], y[0], looks) for x, y in pairwise(returns)]
@@ -243,7 +251,7 @@ def verdict(cell: dict[str, Any], change: dict[str, Any]) -> str:
 
 
 def between(cell: dict[str, Any], move: dict[str, Any]) -> str:
-    """What the normalizers did before an update."""
+    """Says what the normalizers did before an update."""
     drift = cell["drift"].get("obs_stats")
     by = f" (the mean of an observation by {drift['mean']:.2g} standard deviations)" if drift else ""
     return f"before update {cell['iteration']} the normalizers moved{by}: {reward_text(move)}"
@@ -253,8 +261,9 @@ FAR = 5  # times the median over the updates
 
 
 def verdicts(cells: list[dict[str, Any]], changes: list[dict[str, Any]], moves: list[dict[str, Any]]) -> list[str]:
-    """A line for whatever lowered the reward by more than its interval, an update or the normalizers before it, or that
-    nothing did; one for each update that went far without harm; then all together."""
+    """Returns a line for each update, and each move of the normalizers before it, that lowered the reward
+    significantly, or says that nothing did. Then comes a line for each update that went far without harm, and one for
+    all together."""
     lines = []
     for cell, change, move in zip(cells, changes, [None, *moves]):
         if move and move["interval"][1] < 0:
@@ -262,12 +271,10 @@ def verdicts(cells: list[dict[str, Any]], changes: list[dict[str, Any]], moves: 
         if change["interval"][1] < 0:
             lines.append(verdict(cell, change))
     if not lines:
-        visible, episodes = (
-            intervals.short(np.median([change["visible"] for change in changes])),
-            len(returns_of(cells[0])[0]),
-        )
+        visible = intervals.short(np.median([change["visible"] for change in changes]))
+        episodes = len(returns_of(cells[0])[0])
         k = np.argmin([change["mean"] for change in changes])
-        lines = ["no update lowered the reward by more than its interval"]
+        lines = ["no update lowered the reward significantly"]
         lines[0] += f"; {episodes} episodes would have shown a fall of {visible} four times in five"
         lines.append(f"the lowest change: {verdict(cells[k], changes[k])}")
     middle = np.median([cell["mean_kl"] for cell in cells])
@@ -280,7 +287,7 @@ def verdicts(cells: list[dict[str, Any]], changes: list[dict[str, Any]], moves: 
 
 
 def fidelity(cells: list[dict[str, Any]]) -> list[str]:
-    """Whether what was replayed is what training did, in lines."""
+    """Says, in lines, whether the replay did what training did."""
     lines = []
     for checkpoint, unlike in {cell["next_checkpoint"]: cell["unlike_checkpoint"] for cell in cells}.items():
         text = f"differs from it in {', '.join(unlike)}" if unlike else "arrives at the same state, to the bit"
@@ -296,7 +303,8 @@ def fidelity(cells: list[dict[str, Any]]) -> list[str]:
 
 
 def panels_of(cells: list[dict[str, Any]]) -> dict[str, tuple[str, dict[str, list[float]]]]:
-    """Panels below those of the reward: scale and lines of each, as far as there is anything to draw."""
+    """Returns the panels below those of the reward, each with its scale and its lines, as far as there is anything to
+    draw."""
 
     def own(name: str, place: int | None = None) -> list[float]:
         found = [cell.get(name) for cell in cells]
@@ -330,7 +338,8 @@ def panels_of(cells: list[dict[str, Any]]) -> dict[str, tuple[str, dict[str, lis
 
 
 def draw_updates(cells: list[dict[str, Any]], changes: list[dict[str, Any]], path: Path) -> None:
-    """The quantities below one another, on one axis of iterations; grey: updates that lowered the reward."""
+    """Draws the quantities below one another, on one axis of iterations. Updates that lowered the reward are shaded
+    grey."""
     x, panels = np.array([cell["iteration"] for cell in cells]), panels_of(cells)
     style = figures.look(cells[0]["algo"]) | dict(linestyle="", markersize=4, elinewidth=0.8)
     heights = [2, 1.5] + [1] * len(panels)
@@ -357,7 +366,7 @@ def draw_updates(cells: list[dict[str, Any]], changes: list[dict[str, Any]], pat
         handles, labels = axis.get_legend_handles_labels()
         axis.legend(handles, labels, loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=7, frameon=False)
         for handle in handles:
-            handle.set_label("_")  # named beside the panel, and not once more above all of them
+            handle.set_label("_")  # it is named beside the panel, so not above all of them as well
         for i in (i for i, y in zip(x, changes) if y["interval"][1] < 0):
             axis.axvspan(i - 0.5, i + 0.5, color="0.85", linewidth=0, zorder=0)
         axis.tick_params(labelsize=7)
@@ -371,7 +380,7 @@ def draw_updates(cells: list[dict[str, Any]], changes: list[dict[str, Any]], pat
 
 
 def sources_between(run: list[Source], args: Args) -> list[Source]:
-    """The newest checkpoint at or before --from, and those that follow, up to the first at or after --to."""
+    """Returns the newest checkpoint at or before --from, and those that follow, up to the first at or after --to."""
     begun = [source for source in run if source.iteration <= args.first]
     if not begun:
         have = " ".join(str(source.iteration) for source in run)
@@ -391,6 +400,8 @@ def main(argv: list[str] | None = None) -> None:
     runs.check_options(args)
     if len(args.runs) != 1:
         runs.stop("name one run")
+    if runs.read_config(args.runs[0])["algo"] == "sb3":
+        runs.stop(f"{args.runs[0]}: SB3 saves neither random numbers nor environments, so no update can be taken again")
     [run] = runs.open_runs(args.runs, args.script)
     sources = sources_between(run, args)
     path = runs.output_folder(args.out, args.runs) / "replay.jsonl"

@@ -1,18 +1,18 @@
-"""Is this run healthy? One page about a run, or about several side by side: did it learn, is its batch large enough, do
-its steps do what they promise, does its critic predict, does it still explore, what do its normalizers do, how fast was
-it. The page is a file that needs nothing else, report.html; the same is printed as text.
+"""Is this run healthy? One page about a run, or about several side by side, answers: did it learn, is its batch large
+enough, do its steps do what they promise, does its critic predict, does it still explore, what do its normalizers do,
+and how fast was it? The page is report.html, a file that needs nothing else; the same is printed as text.
 
     python diagnostics/report.py runs/Hopper-v5__ppo__seed1                        # a few minutes on two cores
     python diagnostics/report.py runs/Hopper-v5__ppo__seed1 --quick                # seconds: no sampling
     python diagnostics/report.py runs/Hopper-v5__{ppo,trpo}__seed[12] --out report
 
-What progress.csv and the checkpoints say is taken from there. The rest is measured by the other diagnostics (evaluate,
-gradient, trust_region, landscape, value), at four checkpoints and from fewer samples than their own defaults, and kept
-in their files in the same folder: an interrupted report goes on, and what they measured from more samples is preferred.
---quick samples nothing and shows what these files hold.
+What progress.csv and the checkpoints say is taken from there. The other diagnostics (evaluate, gradient, trust_region,
+landscape, value) measure the rest, at four checkpoints and from fewer samples than by default, and keep it in their
+files in the same folder. So an interrupted report goes on where it stopped, and what they have measured from more
+samples is preferred. --quick samples nothing and shows what these files hold.
 
-The verdicts, and the thresholds that they go by, are functions of the numbers in verdicts.py; the page states them,
-with their source. To work elsewhere, this script needs beside it what it imports, and report.html.jinja.
+The verdicts are functions of the numbers and are in verdicts.py, with their thresholds; the page states these with
+their source. To work elsewhere, this script needs report.html.jinja and what it imports beside it.
 """
 
 import base64
@@ -60,7 +60,7 @@ from verdicts import (
     with_ends,
 )
 
-VERSION = 1  # raised where the numbers that it measures change
+VERSION = 1  # raised whenever the measured numbers change
 
 # Arguments -----------------------------------------------------------------------------------------------------------
 
@@ -68,17 +68,17 @@ VERSION = 1  # raised where the numbers that it measures change
 @dataclass(frozen=True, kw_only=True)
 class Args(runs.LabelledOptions):
     quick: bool = False
-    """sample nothing: only progress.csv, the checkpoints, and what is measured already"""
+    """sample nothing; use only progress.csv, the checkpoints, and what has been measured already"""
     checkpoints: Annotated[tuple[int, ...], AtLeast(0)] = ()
-    """iterations to sample at; default: 0 150 300 450 or, where a run has fewer, its first, its thirds, its last with a
-    step"""
+    """iterations to sample at; default: 0 150 300 450 or, if a run lacks one of them, its first, those after one and
+    two thirds, and its last with a step"""
     episodes: int = 40
-    """episodes of each of these checkpoints, and of the last"""
+    """episodes at each of these checkpoints, and at the last one"""
     gradient_pairs: int = 100_000
-    """state-action pairs at each checkpoint that the noise scale is measured from, at least: in 20 estimates, of a
-    training batch or more each"""
+    """least number of state-action pairs at each checkpoint that the noise scale is measured from; they make 20
+    estimates, each from a training batch or more"""
     reward_pairs: int = 30_000
-    """pairs, about, of the episodes before and after a step"""
+    """approximate number of pairs of the episodes before and after a step"""
     heldout_pairs: int = 10_240
     """fresh pairs that the step's length, the critic and the normalizers are measured on"""
 
@@ -87,39 +87,45 @@ class Args(runs.LabelledOptions):
 
 
 class Run(NamedTuple):
-    name: str  # of its folder
-    style: dict[str, Any]  # of its lines; the label is that of its setting
+    name: str  # that of its folder
+    style: dict[str, Any]  # how its lines are drawn; the label is that of its setting
     config: dict[str, Any]
-    defaults: dict[str, Any]  # of the script's arguments
+    defaults: dict[str, Any]  # defaults of the script's arguments
     progress: dict[str, np.ndarray]  # the columns of progress.csv, each [iterations], nan where a field is empty
-    stds: dict[int, list[float]]  # of the policy, by iteration; none where they depend on the state
-    bounds: list[float] | None  # half the range of each action; None: without bounds, or squashed
+    stds: dict[int, list[float]]  # the policy's, by iteration; empty where they depend on the state
+    bounds: list[float] | None  # half the range of each action; None if unbounded or squashed
     has_critic: bool
     last: int = 0  # iteration of the newest checkpoint
-    cells: dict[str, list[dict[str, Any]]] = {}  # by the file that holds them, one for each iteration measured
+    cells: dict[str, list[dict[str, Any]]] = {}  # by the file that holds them, one for each measured iteration
 
     @property
     def batch_size(self) -> int:
         return runs.batch_size(self.config)
 
     @property
+    def planned(self) -> int:
+        """Steps of the whole training; a run that sb3.py made may have been given an iteration more."""
+        return self.config["args"].get("schedule_steps") or runs.planned_steps(self.config)
+
+    @property
     def title(self) -> str:
         return f"{self.style['label']}, seed {self.config['args']['seed']}"
 
     def steps(self, cells: list[dict[str, Any]]) -> np.ndarray:
-        """Environment steps at the cells' checkpoints, nan where progress.csv does not come so far; REINFORCE takes
-        more than the batch size has it."""
+        """Returns the environment steps at the cells' checkpoints, nan where progress.csv ends before them. They are
+        read, because REINFORCE takes more steps than the batch size says."""
         known = dict(enumerate([0, *self.progress["global_step"]]))
         return np.array([known.get(cell["iteration"], np.nan) for cell in cells])
 
 
 def draw_fresh(args: Args, source: Source, sample: Sampler, _: Any) -> dict[str, Any]:
-    """Fresh segments of the checkpoint's policy."""
+    """Samples fresh segments of the checkpoint's policy."""
     return sampling.collect(source, (args.seed, source.iteration, 0), args.heldout_pairs, sample)
 
 
 def measure_fresh(source: Source, _: Sampler, __: Any, drawn: Callable) -> Iterator[dict[str, Any]]:
-    """What the networks of a checkpoint see and learn from on fresh segments, and what the critic explains of it."""
+    """Yields what the networks of a checkpoint see and learn from on fresh segments, and what the critic explains of
+    it."""
     data, (script, settings, state) = drawn(), sampling.checkpoint_state(source)
     numbers = dict(seen_std=data["obs"].std(0).tolist(), pairs=len(data["obs"]))
     for name, of_step in (("obs", np.abs(data["obs"]).max(1)), ("reward", np.abs(data["rewards"]))):
@@ -140,7 +146,7 @@ def measure_fresh(source: Source, _: Sampler, __: Any, drawn: Callable) -> Itera
 
 
 def measure(args: Args, opened: list[list[Source]], out: Path) -> None:
-    """Measures what is missing, a diagnostic after another, into their files."""
+    """Measures what is missing, one diagnostic after another, and keeps it in their files."""
     chosen = [source for sources in opened for source in runs.choose(sources, args.checkpoints)]
     for source in chosen if args.checkpoints else ():
         runs.with_step([source], (source.iteration,))
@@ -156,7 +162,7 @@ def measure(args: Args, opened: list[list[Source]], out: Path) -> None:
         ("value", value.Args(**shared, **heldout), value.value_work, [x for x in chosen if runs.has_critic(x)]),
         ("report", args, fresh_work, chosen),
     ]
-    with sampling.sampler(args.jobs) as sample:  # the same processes for all of them: each takes seconds to start
+    with sampling.sampler(args.jobs) as sample:  # all share the processes, which take seconds to start
         for number, (name, options, work, sources) in enumerate(parts, 1):
             print(f"{number} of {len(parts)}, {name}: ", end="", flush=True)
             unit = "episodes" if name == "evaluate" else "environment steps"
@@ -166,7 +172,8 @@ def measure(args: Args, opened: list[list[Source]], out: Path) -> None:
 
 
 def whole_step_work(options: landscape.Args, source: Source) -> kept.Work:
-    """Reward and surrogate before and after the whole step from a fresh batch of the training's size."""
+    """Returns the work of measuring reward and surrogate before and after the whole step from a fresh batch of the
+    training's size."""
     pairs = runs.batch_size(runs.read_config(source.run))
     kind = dict(step_pairs=pairs, reward_pairs=options.reward_pairs, common_seeds=True)
     points = [dict(step=a, random=0.0) for a in (0.0, 1.0)]
@@ -192,8 +199,9 @@ SIZES = dict(
 
 
 def cells_of_run(folders: list[Path], sources: list[Source], batch_size: int) -> dict[str, list[dict[str, Any]]]:
-    """What the diagnostics' files in the folders hold of a run's checkpoints as they are: for each iteration the cell
-    of the most samples. Of landscapes: the end of the whole step, `promised` by the surrogate."""
+    """Returns what the diagnostics' files in the folders hold about a run's checkpoints as they are now: for each
+    iteration, the cell from the most samples. For landscapes, that is the end of the whole step, with what the
+    surrogate `promised`. Stops at a damaged file."""
     found, run = {}, sources[0].run
     for name, (size, _) in SIZES.items():
         cells = []
@@ -210,7 +218,8 @@ def cells_of_run(folders: list[Path], sources: list[Source], batch_size: int) ->
 
 
 def whole_steps(cells: list[dict[str, Any]], batch_size: int) -> list[dict[str, Any]]:
-    """Of a landscape's cells those at the end of a step from about as many pairs as the training's batch has."""
+    """Returns those of a landscape's cells that are at the end of a step from about as many pairs as a training batch
+    has."""
     found = {}
     for x in cells:
         alike = 0.9 < x["step_pairs"] / batch_size < 1.1
@@ -224,7 +233,7 @@ COLUMNS = "global_step sps episodes episodic_return episodic_length entropy mean
 
 
 def read_columns(folder: Path) -> dict[str, np.ndarray]:
-    """The columns of progress.csv by iteration, nan where a row or a field is missing."""
+    """Returns the columns of progress.csv by iteration, nan where a row or a field is missing."""
     rows = {int(row["iteration"]): row for row in runs.read_progress(folder)}
     if not rows or not {*rows[max(rows)], "explained_variance"}.issuperset(COLUMNS):  # REINFORCE has no critic
         runs.stop(f"{folder}: no progress.csv with an iteration, so nothing to report")
@@ -252,7 +261,7 @@ def read_run(sources: list[Source], style: dict[str, Any], out: Path) -> Run:
 
 def find_completeness(run: Run) -> list[Finding]:
     settings, progress = run.config["args"], run.progress
-    found = [judge_completeness(int(progress["global_step"][-1]), runs.planned_steps(run.config))]
+    found = [judge_completeness(int(progress["global_step"][-1]), run.planned)]
     lengths = progress["episodic_length"][np.isfinite(progress["episodic_length"])][-10:]
     if len(lengths) and settings["num_steps"] < lengths.mean() and run.has_critic:
         text = f"Fresh segments are num_steps long: the first {settings['num_steps']} steps of an episode are all that"
@@ -262,20 +271,23 @@ def find_completeness(run: Run) -> list[Finding]:
 
 
 def describe_run(run: Run) -> dict[str, str]:
-    """What there is to know of a run before its numbers."""
+    """Returns what there is to know about a run before its numbers."""
     defaults = {runs.flag(name, x) for name, x in run.defaults.items()}
     flags = [runs.flag(name, x) for name, x in runs.setting(run.config).items() if name in run.defaults]
     seconds = np.nansum(np.diff(run.progress["global_step"], prepend=0) / run.progress["sps"])
+    timed = np.isfinite(run.progress["sps"]).any()
     sampled = {}
     for name, (size, text) in SIZES.items():
         for n in sorted({x[size] for x in run.cells[name]}):
             at = " ".join(str(x["iteration"]) for x in run.cells[name] if x[size] == n)
             sampled.setdefault(f"at iterations {at}", []).append(f"{n:,} {text}")
+    algo = run.config["algo"]
     return {
+        "made by": "PPO of Stable-Baselines3, imported by sb3.py" if algo == "sb3" else f"{algo}.py",
         "arguments that differ from the defaults": " ".join(f"--{x}" for x in flags if x not in defaults) or "none",
         "versions": ", ".join(f"{name} {x}" for name, x in run.config["versions"].items()),
         "steps": f"{run.progress['global_step'][-1]:,.0f} in {len(run.progress['sps']):,} iterations",
-        "time": f"{seconds / 60:,.1f} minutes",
+        "time": f"{seconds / 60:,.1f} minutes" if timed else "not logged",
         "sampled for this page": "; ".join(f"{at}: {', '.join(x)}" for at, x in sampled.items()) or "nothing",
     }
 
@@ -294,14 +306,13 @@ def find_learning(run: Run) -> list[Finding]:
 
 
 def find_learning_curve(run: Run) -> Finding:
-    """Where no episodes are measured: what progress.csv says, ten iterations at a time."""
+    """Judges learning where no episodes are measured, by what progress.csv says, ten iterations at a time."""
     returns, episodes = run.progress["episodic_return"], run.progress["episodes"]
     tens = np.flatnonzero(np.isfinite(returns))
     tens = tens[len(tens) % 10 :].reshape(-1, 10)
     if not episodes[0] >= 10 or not len(tens):  # the first iteration acts with the untrained policy
-        return Finding(
-            UNCLEAR, f"{len(returns):,} iterations", f"Cannot tell from {episodes[0]:.0f} untrained episodes."
-        )
+        known = f"{episodes[0]:.0f} untrained episodes" if np.isfinite(episodes[0]) else "a run without logged episodes"
+        return Finding(UNCLEAR, f"{len(returns):,} iterations", f"Cannot tell from {known}.")
     gain = intervals.mean_of(returns[tens[-1]] - returns[0])
     best = tens[returns[tens].mean(1).argmax()]
     fall = difference(returns[best], returns[tens[-1]], looks=len(tens)) | dict(iteration=best[0])
@@ -330,8 +341,8 @@ def find_batch(run: Run) -> list[Finding]:
 
 
 def draw_batch(axis: Axes, run: Run) -> None:
-    """Where there is no upper end, the bar goes on to ten times the scale; where only the lower end is known, it is a
-    triangle."""
+    """Draws the noise scale. Where its interval has no upper end, the bar goes on to ten times the scale; where only
+    the lower end is known, it is drawn as a triangle."""
     cells, numbers = [x for x in run.cells["gradient"] if noise_scale(x)["pairs"]], []
     for B, ends in ((noise_scale(x)["pairs"], noise_scale(x)["interval"]) for x in cells):
         numbers.append(dict(mean=B, interval=ends and [ends[0] or B, ends[1] or 10 * B]))
@@ -347,8 +358,8 @@ def draw_batch(axis: Axes, run: Run) -> None:
 
 
 def kl_bounds(run: Run) -> np.ndarray:
-    """The mean KL that the step of each iteration may have, up to that from the newest checkpoint, which training has
-    perhaps not taken yet: TRPO's own, on its schedule, or the largest of IM's."""
+    """Returns the mean KL that the step of each iteration may have: TRPO's own bound, on its schedule, or the largest
+    of IM's. The step from the newest checkpoint has one too, although training may not have taken it yet."""
     settings = run.config["args"]
     first = settings.get("max_kl") or LARGEST_DELTA
     last = settings.get("max_kl_final") or first
@@ -361,8 +372,8 @@ def find_steps(run: Run) -> list[Finding]:
     heldout = [x["heldout"] | dict(iteration=x["iteration"]) for x in run.cells["trust_region"]]
     kls = [x | dict(mean=x["mean_kl"], interval=x["mean_kl_interval"]) for x in heldout]
     lengths = judge_lengths(run.progress["mean_kl"], kl_bounds(run), kls)
-    if heldout and "clip_eps" in run.config["args"]:
-        allowed, ratio = 1 + run.config["args"]["clip_eps"], max(x["max_ratio"] for x in heldout)
+    if allowed := [x["max_ratio_allowed"] for x in run.cells["trust_region"] if "max_ratio_allowed" in x]:
+        allowed, ratio = allowed[-1], max(x["max_ratio"] for x in heldout)
         text = f"{lengths.number}; largest ratio held out {short(ratio)}, where the clip is at {short(allowed)}"
         lengths = lengths._replace(number=text)
     return [lengths, judge_gains(run.cells["landscape"]) if run.cells["landscape"] else NOT_MEASURED]
@@ -418,7 +429,12 @@ def draw_explained(axis: Axes, run: Run) -> None:
 
 
 def find_exploration(run: Run) -> list[Finding]:
-    entropy = f"entropy {short(run.progress['entropy'][0])} at the start, {short(run.progress['entropy'][-1])} nats now"
+    if not np.isfinite(run.progress["entropy"]).any():
+        entropy = "its entropy was not logged"
+    else:
+        entropy = (
+            f"entropy {short(run.progress['entropy'][0])} at the start, {short(run.progress['entropy'][-1])} nats now"
+        )
     if not run.stds:
         return [Finding(NONE, entropy, "Its standard deviations depend on the state: see the entropy.")]
     finding = judge_exploration(list(run.stds.values()), run.bounds)
@@ -514,7 +530,8 @@ SECTIONS = [
 
 
 def middle(cells: list[dict[str, Any]], key: Callable) -> dict[str, Any]:
-    """The median of the cells by the key, of two the one with the larger; of trained policies, if there are any."""
+    """Returns the median of the cells by the key or, of two in the middle, the one with the larger key. Only cells of
+    trained policies count, if there are any."""
     trained = [x for x in cells if x["iteration"]] or cells
     return sorted(trained, key=key)[len(trained) // 2]
 
@@ -526,7 +543,7 @@ LEVEL = dict(color=GREY, linestyle=":", linewidth=0.9)
 
 
 def draw_progress(axis: Axes, run: Run, name: str) -> None:
-    """A column of progress.csv over environment steps, averaged over each hundredth of the iterations."""
+    """Draws a column of progress.csv over environment steps, averaged over each hundredth of the iterations."""
     found = []
     for rows in np.array_split(np.flatnonzero(np.isfinite(run.progress[name])), 100):
         if len(rows):
@@ -535,20 +552,21 @@ def draw_progress(axis: Axes, run: Run, name: str) -> None:
 
 
 def draw_sampled(axis: Axes, run: Run, cells: list[dict], numbers: list[dict[str, Any]], **style: Any) -> None:
-    """What was measured at the cells' checkpoints, with its intervals."""
+    """Draws what was measured at the cells' checkpoints, with its intervals."""
     style = run.style | dict(linestyle="", markersize=4, capsize=2, zorder=3, label=None) | style
     figures.draw_points(axis, run.steps(cells), numbers, style)
 
 
 def draw_level(axis: Axes, y: float, text: str, run: Run) -> None:
-    """A dotted line, named once beside the panel, where nothing is drawn."""
+    """Draws a dotted line and names it, once, beside the panel, where nothing else is drawn."""
     axis.axhline(y, **LEVEL | dict(color=run.style["color"]))
     if not axis.texts:
         axis.text(1.01, y, text, transform=axis.get_yaxis_transform(), fontsize=7, va="center", color=GREY)
 
 
 def draw(section: Section, shown: list[Run]) -> str:
-    """The section's figure as an SVG in a data URL: nothing to load, text as outlines, so that it needs no font."""
+    """Returns the section's figure as an SVG in a data URL. So there is nothing to load, and its text is outlines,
+    which need no font."""
     n, several = len(section.panels), len({run.style["label"] for run in shown}) > 1
     figure, axes = figures.new_figure(n, 1, (4.4, 0.6 + 1.75 * n), sharex=True)
     for axis, (text, draw_panel) in zip(axes[:, 0], section.panels.items()):
@@ -583,7 +601,7 @@ def draw(section: Section, shown: list[Run]) -> str:
 
 
 def describe(found: list[Run]) -> dict[str, Any]:
-    """The page: the runs side by side, by setting, and what each section found of them."""
+    """Returns the page: the runs side by side, by setting, and what each section found about them."""
     labels = [run.style["label"] for run in found]
     ordered, sections = sorted(found, key=lambda run: labels.index(run.style["label"])), []
     for section in SECTIONS:
@@ -600,7 +618,7 @@ def describe(found: list[Run]) -> dict[str, Any]:
 
 
 def pooled(found: list[Run]) -> list[str]:
-    """The return at the end of each setting that has several runs, over the runs."""
+    """Says, for each setting that has several runs, what the return at the end is over the runs."""
     means = {}
     for run in found:
         for cell in run.cells["evaluate"]:
@@ -614,7 +632,7 @@ def pooled(found: list[Run]) -> list[str]:
 
 
 def as_text(page: dict[str, Any]) -> str:
-    """The page without its figures and rules."""
+    """Returns the page as text, without its figures and rules."""
     lines = [f"{page['env_id']}: {'; '.join(run['name'] for run in page['runs'])}"]
     for number, section in enumerate(page["sections"]):
         lines += ["", section["title"], *(f"  {line}" for line in section["pooled"])]

@@ -1,4 +1,5 @@
-"""Which setting earns more, and how sure is that? Reward curves and final rewards of runs, with intervals over seeds.
+"""Which setting earns more, and how sure is that? This script compares reward curves and final rewards of runs, with
+intervals over seeds.
 
     python diagnostics/rewards.py runs/* --out figures
     python diagnostics/rewards.py runs/Hopper-v5__ppo__* --paired --noise figures/gradient.jsonl --out figures
@@ -6,27 +7,27 @@
     python diagnostics/rewards.py runs/* --aai PPO PPO-M TRPO TRPO+ --labels "PPO=ppo reward-scale" \\
         "PPO-M=ppo no-reward-scale" "TRPO=trpo_plus no-reward-scale" "TRPO+=trpo_plus reward-scale" --out figures
 
-Runs whose arguments differ in environment and seed alone are runs of one setting. Its label is the algorithm and the
-flags that tell it from the algorithm's other settings here, as far as they are not the script's defaults. The reward of
-an iteration is the mean undiscounted return of the episodes that ended in it; the final reward of a run is the mean
-over the last five iterations in which an episode ended. Runs that are not finished are named and left out.
+Runs whose arguments differ only in environment and seed are runs of one setting. Its label is the algorithm and the
+flags that distinguish it from the algorithm's other settings here, except those that are the script's defaults. The
+reward of an iteration is the mean undiscounted return of the episodes that ended in it; the final reward of a run is
+the mean over the last five iterations in which an episode ended. Runs that are not finished are named and left out.
 
-Intervals are 95 % intervals over runs; of one run there is none. Those of means and of differences seed by seed are
-Student's t, those of differences between settings Welch's. (The papers' percentile bootstrap covers 91 % with 10 runs,
-and 73 % with 3.) What has no formula has a BCa bootstrap interval, which is too narrow where runs are few, and none
-where all draws are alike. The interquartile mean leaves out a quarter of the runs, rounded down, at either end, and
-there is none of fewer than 4 runs; the probability of improvement is that of a run of one setting ending above a run of
-another, ties counted half (Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical
-Precipice"). "Implementation Matters in Deep Policy Gradients" (IM) Table 2 is --aai, its Fig. 1 --best-of with
---histograms; "The Definitive Guide to Policy Gradients" (GUIDE) Fig. 5 is --kl.
+Intervals are 95 % intervals over runs; for one run there is none. Those of means and of differences seed by seed are
+Student's t, and those of differences between settings are Welch's. (The papers' percentile bootstrap covers 91 % with
+10 runs, and 73 % with 3.) What has no formula gets a BCa bootstrap interval, which is too narrow where runs are few,
+and none where all draws are alike. The interquartile mean leaves out a quarter of the runs, rounded down, at either
+end; with fewer than 4 runs there is none. The probability of improvement is the probability that a run of one setting
+ends above a run of another, with ties counted half (Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of
+the Statistical Precipice"). --aai gives Table 2 of "Implementation Matters in Deep Policy Gradients" (IM), and
+--best-of with --histograms gives its Fig. 1; --kl gives Fig. 5 of "The Definitive Guide to Policy Gradients" (GUIDE).
 
-IM's AAI and ACLI are the larger of two absolute differences, so they are above 0 even where nothing differs, and have
-no interval. The main effects of the same four settings say what they are meant to: that of the optimizations is the
-mean of PPO - PPO-M and TRPO+ - TRPO, that of the step the mean of PPO - TRPO+ and PPO-M - TRPO, and the interaction is
-half of what the optimizations add to PPO more than to TRPO.
+IM's AAI and ACLI are each the larger of two absolute differences, so they are above 0 even where nothing differs, and
+have no interval. The main effects of the same four settings say what AAI and ACLI are meant to say. The effect of the
+optimizations is the mean of PPO - PPO-M and TRPO+ - TRPO, and that of the step is the mean of PPO - TRPO+ and PPO-M -
+TRPO. The interaction is half of how much more the optimizations add to PPO than to TRPO.
 
-Where something asked for lacks complete runs, the tables of what there is are written, a line says what is missing, and
-the exit status is 1.
+Where something that you ask for lacks complete runs, the tables of what there is are written, a line says what is
+missing, and the exit status is 1.
 """
 
 import json
@@ -50,25 +51,26 @@ class Args:
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()
     """run folders, of any algorithms and environments"""
     folders: Path | None = None
-    """file that names more of them, one a line, where they are too many for a command line"""
+    """file that names more of them, one per line, if they are too many for a command line"""
     labels: tuple[str, ...] = ()
-    """labels of your own, each "LABEL=ALGO FLAG ...": for the algorithm's runs with these flags, spelled as run folders
-    spell them; what else sets them apart may differ between environments, but not within one"""
+    """labels of your own, each "LABEL=ALGO FLAG ...", for the algorithm's runs with these flags, spelled as run folders
+    spell them; what else sets these runs apart may differ between environments, but not within one"""
     best_of: tuple[str, ...] = ()
-    """arguments such as policy_lr: of settings that differ in nothing else, keep the one with the best mean final
-    reward on the seeds that all of them have, in each environment; its own runs chose it, as in IM: that flatters it"""
+    """arguments such as policy_lr; among settings that differ in nothing else, keep, in each environment, the one with
+    the best mean final reward on the seeds that all of them have; as in IM, its own runs chose it, which flatters it"""
     histograms: tuple[str, ...] = ()
-    """on/off arguments: for each, histograms of all final rewards with it on and off"""
+    """on/off arguments; for each, draw histograms of all final rewards with it on and off"""
     paired: bool = False
-    """what each on/off argument is worth: differences, by seed, of settings that differ in it alone"""
+    """show what each on/off argument is worth: differences, by seed, between settings that differ in it alone"""
     noise: Path | None = None
-    """gradient.jsonl that gradient.py made of these runs, or of some seeds: with --paired, also what each argument does
-    to the noise of gradients, as the cosine that two estimates from a training batch have at that noise scale"""
+    """gradient.jsonl that gradient.py made of these runs, or of some of the seeds; with --paired, also show what each
+    argument does to the noise of gradients, as the cosine of two estimates from a training batch at that noise scale"""
     kl: bool = False
-    """also draw the mean KL of each iteration, which training logged: KL(before || after its whole update) of the
-    Gaussians, exactly, over its batch (GUIDE's is the estimate E[(r - 1) - ln r])"""
+    """also draw the mean KL of each iteration, as training logged it: the exact KL(before || after its whole update) of
+    the Gaussians, over its batch (GUIDE's is the estimate E[(r - 1) - ln r])"""
     aai: tuple[str, str, str, str] | None = None
-    """labels of PPO, PPO-M, TRPO and TRPO+: IM's AAI and ACLI, the effect of the step and of the optimizations"""
+    """labels of PPO, PPO-M, TRPO and TRPO+, for IM's AAI and ACLI and the effects of the step and of the
+    optimizations"""
     out: Path | None = None
     """folder of figures and numbers; default: figures/ inside the run's folder"""
 
@@ -78,13 +80,13 @@ class Run(NamedTuple):
     env_id: str
     algo: str
     seed: int
-    settings: dict[str, Any]  # algorithm and arguments that make a setting
+    settings: dict[str, Any]  # algorithm and arguments that define its setting
     tuned: dict[str, Any]  # the arguments of --best-of
     script: str  # which version of the algorithm's script made it
     steps: np.ndarray  # [iterations in which an episode ended] environment steps so far
     rewards: np.ndarray  # [the same] mean return of those episodes
     kl: tuple[np.ndarray, np.ndarray]  # [iterations] environment steps so far, and the mean KL of each
-    missing: str  # why it is not complete
+    missing: str  # why it is not complete; "" if it is
 
     @property
     def final(self) -> float:
@@ -112,8 +114,9 @@ def read_run(folder: Path, best_of: list[str]) -> Run:
 
 
 def group_runs(found: list[Run], labels: tuple[str, ...]) -> Settings:
-    """The runs of each setting; in the order of the environments, of the given labels, of the algorithms, of the number
-    of flags, of the flags in the script."""
+    """Returns the runs of each setting, in the order of the environments, then of the given labels, of the algorithms,
+    of the number of flags, and of the flags in the script. Stops where runs of one label differ or a run comes
+    twice."""
     label_of, settings = runs.label_runs({run.folder: run.settings for run in found}, labels), {}
     for run in found:
         alike = settings.setdefault((run.env_id, label_of[run.folder]), [])
@@ -135,8 +138,8 @@ def group_runs(found: list[Run], labels: tuple[str, ...]) -> Settings:
 
 
 def candidates(of_setting: list[Run]) -> tuple[list[list[Run]], set[int]]:
-    """A setting's runs for each value of the arguments of --best-of, the best mean final reward first, and the seeds
-    that all of them have, on which they are compared."""
+    """Returns a setting's runs for each value of the arguments of --best-of, the best mean final reward first, and the
+    seeds that all of them have, on which they are compared."""
     values = {}
     for run in of_setting:
         values.setdefault(str(run.tuned), []).append(run)
@@ -148,7 +151,7 @@ def candidates(of_setting: list[Run]) -> tuple[list[list[Run]], set[int]]:
 
 
 def untried(settings: Settings) -> list[str]:
-    """What --best-of lacks: values of its arguments with which no run is complete."""
+    """Says what --best-of lacks: values of its arguments with which no run is complete."""
     values = {}
     for key, of_setting in settings.items():
         for run in of_setting:
@@ -158,7 +161,7 @@ def untried(settings: Settings) -> list[str]:
 
 
 def versions(settings: Settings) -> dict[str, dict[str, list[str]]]:
-    """For each algorithm the versions of its script that made these runs, and their folders."""
+    """Returns for each algorithm the versions of its script that made these runs, and their folders."""
     found = {}
     for run in sum(settings.values(), []):
         found.setdefault(run.algo, {}).setdefault(run.script, []).append(str(run.folder))
@@ -169,7 +172,7 @@ def versions(settings: Settings) -> dict[str, dict[str, list[str]]]:
 
 
 def finals(of_setting: list[Run], seeds: Collection[int] | None = None) -> np.ndarray:
-    """Final rewards, of all the runs or of those with one of the seeds."""
+    """Returns the final rewards of all the runs, or of those with one of the seeds."""
     return np.array([run.final for run in of_setting if seeds is None or run.seed in seeds])
 
 
@@ -178,36 +181,37 @@ def mean(x: np.ndarray) -> np.ndarray:
 
 
 def interquartile_mean(x: np.ndarray) -> np.ndarray:
-    """Mean of x [..., n] without the n // 4 smallest and the n // 4 largest."""
+    """Returns the mean of x [..., n] without the n // 4 smallest and the n // 4 largest."""
     n = x.shape[-1]
     return np.sort(x)[..., n // 4 : n - n // 4].mean(-1)
 
 
 def improvement(*samples: np.ndarray) -> np.ndarray:
-    """P(X > Y) + P(X = Y) / 2 of a run of X and a run of Y, averaged over environments; the samples are X [..., n] and
-    Y [..., m] of one environment after the other."""
+    """Returns P(X > Y) + P(X = Y) / 2 for a run of X and a run of Y, averaged over environments. The samples are X
+    [..., n] and Y [..., m] of one environment after another."""
     signs = [np.sign(x[..., :, None] - y[..., None, :]) for x, y in zip(samples[::2], samples[1::2])]
     return np.mean([(1 + x.mean((-2, -1))) / 2 for x in signs], axis=0)
 
 
 def aai(ppo: np.ndarray, ppo_m: np.ndarray, trpo: np.ndarray, trpo_plus: np.ndarray) -> np.ndarray:
-    """Average algorithmic improvement (IM section 5): the most that the other step changes."""
+    """Returns the average algorithmic improvement (IM section 5), the most that the other step changes."""
     return np.maximum(abs(mean(ppo) - mean(trpo_plus)), abs(mean(ppo_m) - mean(trpo)))
 
 
 def acli(ppo: np.ndarray, ppo_m: np.ndarray, trpo: np.ndarray, trpo_plus: np.ndarray) -> np.ndarray:
-    """Average code-level improvement (IM section 5): the most that the optimizations change."""
+    """Returns the average code-level improvement (IM section 5), the most that the optimizations change."""
     return np.maximum(abs(mean(ppo) - mean(ppo_m)), abs(mean(trpo_plus) - mean(trpo)))
 
 
 def plain(value: float) -> dict[str, Any]:
-    """A number that has no interval."""
+    """Returns an estimate without an interval."""
     return dict(mean=float(value), interval=None)
 
 
 def curve(lines: list[tuple[np.ndarray, np.ndarray]], scale: Callable = np.array, back: Callable = np.array) -> dict:
-    """Lines, one of each run, given as steps [n] and values [n], averaged over 11 iterations and over the runs, on the
-    scale, at 100 places that all the runs have reached, and the ends of their intervals where there are two or more."""
+    """Averages lines, one for each run, given as steps [n] and values [n], over 11 iterations and over the runs, on the
+    given scale, at 100 places that all the runs have reached. `back` undoes the scale. Also returns the ends of the
+    intervals where there are two runs or more."""
     x = np.linspace(max(steps[0] for steps, _ in lines), min(steps[-1] for steps, _ in lines), 100)
     smooth = [np.convolve(np.pad(y, 5, "edge"), np.ones(11) / 11, "valid") for _, y in lines]
     values = scale(np.transpose([np.interp(x, steps, y) for (steps, _), y in zip(lines, smooth)]))
@@ -217,24 +221,24 @@ def curve(lines: list[tuple[np.ndarray, np.ndarray]], scale: Callable = np.array
 
 
 def summarize(key: tuple[str, str], tried: list[list[Run]], seeds: set[int], kl: bool) -> dict[str, Any]:
-    """What there is to say of a setting in an environment, from its runs for each value tried, the best first."""
+    """Returns the numbers of a setting in an environment, from its runs for each value tried, the best first."""
     best, x = tried[0], finals(tried[0])
     numbers = dict(env_id=key[0], label=key[1], algo=best[0].algo, seeds=[run.seed for run in best], finals=x.tolist())
     quartiles = intervals.bootstrap(interquartile_mean, x) if len(x) > 3 else None
     numbers |= dict(mean=intervals.mean_of(x), interquartile_mean=quartiles)
     numbers |= dict(tried=[y[0].tuned | dict(runs=len(seeds), mean=float(mean(finals(y, seeds)))) for y in tried])
     numbers |= dict(tuned=best[0].tuned, settings=best[0].settings, curve=curve([(x.steps, x.rewards) for x in best]))
-    if kl and all(len(run.kl[0]) for run in best):  # a mean of logarithms: TRPO's is a hundred times that of A2C
+    if kl and all(len(run.kl[0]) for run in best):  # averaged in logarithms, as TRPO's KL is 100 times A2C's
         numbers |= dict(kl=curve([run.kl for run in best], lambda y: np.log(y.clip(1e-12)), np.exp))
     return numbers
 
 
-MOST = 20  # settings in a table of probabilities of improvement, whose intervals take 0.1 s for each pair
+MOST = 20  # settings in a table of probabilities of improvement, where each pair's interval takes 0.1 s
 
 
 def improvements(settings: Settings) -> list[dict[str, Any]]:
-    """Probabilities of improvement of settings (rows) over settings (columns) in each environment, and averaged over
-    the environments where both have runs."""
+    """Returns the probabilities of improvement of settings (rows) over settings (columns) in each environment, and
+    averaged over the environments in which both have runs."""
     env_ids, labels = (list(dict.fromkeys(column)) for column in zip(*settings))
     found = []
     for places in [[env_id] for env_id in env_ids] + [env_ids] * (len(env_ids) > 1) if len(labels) <= MOST else ():
@@ -254,8 +258,8 @@ def improvements(settings: Settings) -> list[dict[str, Any]]:
 
 
 def average_improvements(settings: Settings, labels: tuple[str, ...]) -> tuple[list[dict[str, Any]], list[str]]:
-    """AAI and ACLI, and the differences that they are made of, in each environment where all four settings have runs;
-    and what the others lack."""
+    """Returns AAI and ACLI, the differences that they are made of, and the effects, in each environment in which all
+    four settings have runs; and lines that say what the other environments lack."""
     found, lacking = [], []
     for env_id in dict.fromkeys(env_id for env_id, _ in settings):
         if absent := [label for label in labels if (env_id, label) not in settings]:
@@ -267,20 +271,20 @@ def average_improvements(settings: Settings, labels: tuple[str, ...]) -> tuple[l
         names = [f"{labels[i]} - {labels[j]}" for i, j in ((0, 3), (1, 2), (0, 1), (3, 2))]
         cell = dict(env_id=env_id, labels=labels, aai=plain(aai(*samples)), acli=plain(acli(*samples)))
         cell |= dict(seeds=[len(x) for x in samples])
-        # PPO, PPO-M, TRPO, TRPO+
+        # The weights are those of PPO, PPO-M, TRPO and TRPO+, before they are halved.
         signs = dict(optimizations=(1, -1, -1, 1), step=(1, 1, -1, -1), interaction=(1, -1, 1, -1))
         cell |= dict(effects={name: intervals.contrast(samples, [x / 2 for x in of]) for name, of in signs.items()})
         found.append(cell | dict(differences={name: intervals.difference(*pair) for name, pair in zip(names, pairs)}))
     return found, lacking
 
 
-NINTH = ["grad_clip", "value_grad_clip"]  # one of the nine, an argument for each network
+NINTH = ["grad_clip", "value_grad_clip"]  # one of the nine optimizations, with an argument for each network
 
 
 def paired_differences(settings: Settings, noise: dict[str, dict]) -> tuple[list[dict[str, Any]], list[str]]:
-    """On minus off, by seed, of settings of an algorithm in an environment that differ in one on/off argument alone
-    (gradient clipping's two are one); and of all on minus all off, of the on/off arguments that vary there. And which
-    of these settings lack runs of the same seed."""
+    """Returns the differences, on minus off by seed, between settings of an algorithm in an environment that differ in
+    one on/off argument alone (the two of gradient clipping count as one), and those between all on and all off, of the
+    on/off arguments that vary there. Also returns lines that say which of these settings lack runs of the same seed."""
     found, lacking = [], []
     for env_id, algo in dict.fromkeys((key[0], x[0].algo) for key, x in settings.items()):
         here = [x for key, x in settings.items() if (key[0], x[0].algo) == (env_id, algo)]
@@ -312,9 +316,10 @@ def paired_differences(settings: Settings, noise: dict[str, dict]) -> tuple[list
 
 
 def read_noise(path: Path, found: list[Run]) -> dict[str, dict[int, np.ndarray]]:
-    """Of each run, by the name of its folder, and iteration, the cosine of two estimates from a training batch of K
-    pairs that its noise scale B says, K / (K + B), and the ends of its interval. (B itself has a pole, where few pairs
-    do not tell it from infinity.) It is from the most pairs that were measured of the checkpoint as it is."""
+    """Returns, by the name of each run's folder and by iteration, the cosine K / (K + B) that two estimates from a
+    training batch of K pairs have at the run's noise scale B, and the ends of its interval. (B itself has a pole where
+    few pairs do not tell it from infinity.) It comes from the measurement with the most pairs of the checkpoint as it
+    is now."""
     if not path.is_file():
         runs.stop(f"--noise: no file {path}")
     noise = {}
@@ -331,9 +336,9 @@ def read_noise(path: Path, found: list[Run]) -> dict[str, dict[int, np.ndarray]]
 
 
 def noise_differences(pairs: list[tuple[Run, Run]], noise: dict[str, dict]) -> list[dict[str, Any]]:
-    """On minus off, by seed, of the cosines, at each iteration that all measured runs have. The interval is of these
-    very runs: how well their noise is known."""
-    measured = {}  # by seed: with it and without, by iteration
+    """Returns the differences of the cosines, on minus off by seed, at each iteration that all measured runs have. The
+    interval is for these very runs: it says how well their noise is known."""
+    measured = {}  # by seed: with it on and with it off, each by iteration
     for on, off in pairs:
         if on.folder.name in noise and off.folder.name in noise:
             measured[on.seed] = noise[on.folder.name], noise[off.folder.name]
@@ -342,8 +347,8 @@ def noise_differences(pairs: list[tuple[Run, Run]], noise: dict[str, dict]) -> l
     for iteration in sorted(set.intersection(*iterations)) if iterations else ():
         on, off = (np.array([both[i][iteration] for both in measured.values()]) for i in (0, 1))  # [seeds, 3]
         x = on[:, 0] - off[:, 0]
-        # Runs are independent: their errors add in squares. The low end: on at its low one, off at its high one. But
-        # where both measured the same, they are the same to the bit, and the difference is known to be 0.
+        # Runs are independent, so their errors add in squares. The low end is reached with on at its low end and off at
+        # its high one. Where both measured the same, they are the same to the bit: the difference is known to be 0.
         unlike = (on != off).any(1, keepdims=True)
         below = np.linalg.norm(unlike * np.column_stack([on[:, 0] - on[:, 1], off[:, 2] - off[:, 0]])) / len(x)
         above = np.linalg.norm(unlike * np.column_stack([on[:, 2] - on[:, 0], off[:, 0] - off[:, 1]])) / len(x)
@@ -365,7 +370,7 @@ def switch(cell: dict[str, Any]) -> str:
 
 
 def others(cell: dict[str, Any]) -> str:
-    """State of the varying on/off arguments that are not switched."""
+    """Says which of the varying on/off arguments that are not switched are on."""
     if cell["others_on"] == cell["others"]:
         return "on" if cell["others"] else ""
     return ", ".join(runs.flag(name, True) for name in cell["others_on"]) or "off"
@@ -423,7 +428,7 @@ def markdown(title: str, header: list[str], rows: list[list[str]]) -> str:
 
 
 def latex(title: str, header: list[str], rows: list[list[str]]) -> str:
-    """A table for the package booktabs."""
+    """Returns a table for the package booktabs."""
 
     def escape(cell: str) -> str:
         cell = re.sub(r"[&%$#_]", r"\\\g<0>", cell)
@@ -438,7 +443,8 @@ def latex(title: str, header: list[str], rows: list[list[str]]) -> str:
 
 
 def draw_curves(settings: list[dict[str, Any]], name: str, path: Path, **y_axis: str) -> None:
-    """A panel for each environment, a line for each setting; intervals as long as they would not hide one another."""
+    """Draws a panel for each environment, with a line for each setting, and intervals unless they would hide one
+    another."""
     env_ids = list(dict.fromkeys(x["env_id"] for x in settings))
     styles = figures.line_styles({x["label"]: x["algo"] for x in settings})
     figure, axes = figures.new_figure(1, len(env_ids), (max(4.2, 2.6 * len(env_ids)), 2.5))
@@ -446,7 +452,7 @@ def draw_curves(settings: list[dict[str, Any]], name: str, path: Path, **y_axis:
         axis, curve = axes[0, env_ids.index(cell["env_id"])], cell[name]
         x, style = np.array(curve["steps"]) / 1e6, styles[cell["label"]]
         axis.plot(x, curve["mean"], **style, markevery=10)
-        if len(styles) <= len(figures.COLOURS) and len(cell["seeds"]) > 2:  # of two runs it would fill the panel
+        if len(styles) <= len(figures.COLOURS) and len(cell["seeds"]) > 2:  # with two runs it would fill the panel
             axis.fill_between(x, curve["low"], curve["high"], color=style["color"], alpha=0.2, linewidth=0)
     for axis, env_id in zip(axes[0], env_ids):
         axis.set(title=env_id, xlabel="steps (millions)")
@@ -455,7 +461,8 @@ def draw_curves(settings: list[dict[str, Any]], name: str, path: Path, **y_axis:
 
 
 def draw_histograms(settings: Settings, names: list[str], path: Path) -> None:
-    """Rows: environments; columns: arguments; all final rewards, split by the argument (IM Fig. 1)."""
+    """Draws a row for each environment and a column for each argument, with all final rewards, split by the argument
+    (IM Fig. 1)."""
     env_ids = list(dict.fromkeys(env_id for env_id, _ in settings))
     size = 0.6 + 2.1 * len(names), 0.6 + 1.7 * len(env_ids)
     figure, axes = figures.new_figure(len(env_ids), len(names), size, sharex="row", sharey="row")
@@ -476,7 +483,7 @@ def draw_histograms(settings: Settings, names: list[str], path: Path) -> None:
 
 
 def draw_paired(cells: list[dict[str, Any]], path: Path) -> None:
-    """Rows: algorithms; columns: environments; in a panel, what each argument is worth."""
+    """Draws a row for each algorithm and a column for each environment. A panel shows what each argument is worth."""
     algos, rows = {x["algo"] for x in cells}, {}
     for x in cells:
         title = x["env_id"] if len(algos) == 1 else f"{x['algo']}, {x['env_id']}"
@@ -485,7 +492,8 @@ def draw_paired(cells: list[dict[str, Any]], path: Path) -> None:
 
 
 def draw_noise(cells: list[dict[str, Any]], path: Path) -> None:
-    """Rows: algorithms and environments; columns: iterations; in a panel, what each argument does to the cosine."""
+    """Draws a row for each algorithm and environment and a column for each iteration. A panel shows what each argument
+    does to the cosine."""
     rows = {}
     for x in cells:
         for y in x["noise"]:
@@ -495,8 +503,8 @@ def draw_noise(cells: list[dict[str, Any]], path: Path) -> None:
 
 
 def draw_differences(rows: list[dict[str, list[dict[str, Any]]]], xlabel: str, path: Path) -> None:
-    """In each row panels by title; in a panel, the differences by argument while the others are on, and while they are
-    off; small: the seeds."""
+    """Draws in each row its panels, by title. A panel shows the differences by argument, with the others on and with
+    the others off. The small marks are the seeds."""
     names = [list(dict.fromkeys(switch(x) for cells in row.values() for x in cells)) for row in rows]
     heights, columns = [2 + len(x) for x in names], max(map(len, rows))
     size = 0.9 + (3.3 if columns < 3 else 2.3) * columns, 0.5 + 0.3 * sum(heights)
@@ -526,7 +534,7 @@ def draw_differences(rows: list[dict[str, list[dict[str, Any]]]], xlabel: str, p
 def main(argv: list[str] | None = None) -> None:
     args = tyro.cli(Args, args=argv, description=__doc__)
     best_of, histograms = ([name.replace("-", "_") for name in names] for names in (args.best_of, args.histograms))
-    folders = {folder.resolve(): folder for folder in named_folders(args)}  # each once
+    folders = {folder.resolve(): folder for folder in named_folders(args)}  # each folder once
     found = [read_run(folder, best_of) for folder in folders.values()] or runs.stop("name one run folder or more")
     for name in best_of:
         if not any(name in run.tuned for run in found):
@@ -590,7 +598,7 @@ def named_folders(args: Args) -> list[Path]:
 
 
 def write_tables(results: dict[str, list], path: Path) -> None:
-    """Everything as JSON, and as tables for Markdown and LaTeX; the rewards on the terminal, too."""
+    """Writes everything as JSON, and as tables for Markdown and LaTeX, and prints the rewards."""
     tables, notes = reward_tables(results), []
     for algo, found in ((x["algo"], x["versions"]) for x in results["scripts"]):
         if len(found) > 1:

@@ -1,15 +1,15 @@
-"""Do update steps repeat? Cosine of the whole steps that an algorithm takes from one checkpoint on independent batches,
-and how far apart the policies are that they lead to.
+"""Do update steps repeat? This measures the cosine between the whole steps that an algorithm takes from one checkpoint
+on independent batches, and how far apart the policies are to which they lead.
 
     python diagnostics/steps.py runs/Hopper-v5__ppo__seed1
     python diagnostics/steps.py runs/Hopper-v5__{ppo,trpo}__seed[12] --checkpoints all --out figures
 
-"Are Deep Policy Gradient Algorithms Truly Policy Gradient Algorithms?" (TPG) Fig. 13. From the same checkpoint the
-algorithm takes 100 whole updates, its optimizer's state and learning rate included, each on a batch of its own of the
-size that training uses: segments from resets, with frozen statistics. A step is the change of the policy's parameters;
-where a line search was rejected it is 0, and its cosine with any other counts as 0. The KL between two of the policies
-is the mean over the states of one more batch, of both directions (our choice). Intervals are 95 % bootstrap intervals
-over the steps.
+It follows Fig. 13 of "Are Deep Policy Gradient Algorithms Truly Policy Gradient Algorithms?" (TPG). From the same
+checkpoint the algorithm takes 100 whole updates, with the checkpoint's optimizer state and learning rate. Each is made
+on a batch of its own of the size that training uses: segments from resets, with frozen statistics. A step is the change
+of the policy's parameters. Where a line search was rejected, the step is 0, and its cosine with any other counts as 0.
+The KL between two of the policies is averaged over the states of one more batch and over both directions (our choice).
+Intervals are 95 % bootstrap intervals over the steps.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ from common import figures, intervals, kept, runs, sampling
 from common.runs import AtLeast, Source
 from common.sampling import Sampler, Task
 
-VERSION = 1  # raised where the numbers that it measures change
+VERSION = 1  # raised whenever the measured numbers change
 
 # Arguments -----------------------------------------------------------------------------------------------------------
 
@@ -33,8 +33,8 @@ VERSION = 1  # raised where the numbers that it measures change
 @dataclass(frozen=True, kw_only=True)
 class Args(runs.LabelledOptions):
     checkpoints: Annotated[tuple[int, ...] | Literal["all"], AtLeast(0)] = ()
-    """iterations, or all that have a step; default: 0 150 300 450 or, where a run has fewer, its first, its thirds, its
-    last with a step"""
+    """iterations, or all that have a step; default: 0 150 300 450 or, if a run lacks one of them, its first, those
+    after one and two thirds, and its last with a step"""
     repeats: Annotated[int, AtLeast(2, "or there is nothing to compare")] = 100
     """steps from each checkpoint"""
 
@@ -43,14 +43,14 @@ class Args(runs.LabelledOptions):
 
 
 def training_step(source: Source, seed: tuple[int, ...], num_envs: int, num_steps: int) -> np.ndarray:
-    """Policy parameters [P] after one whole update on a fresh batch of the size that training uses."""
+    """Returns the policy parameters [P] after one whole update on a fresh batch of the size that training uses."""
     script, args, state = sampling.fresh_state(source, seed, num_envs, num_steps)
     script.update(args, state, script.estimate_advantages(args, state, script.rollout(args, state)))
     return sampling.flat_parameters(state.policy).numpy()
 
 
 def draw(args: Args, source: Source, sample: Sampler, _: Any) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Observations of a fresh batch, and the policy's parameters after each step from the checkpoint."""
+    """Returns the observations of a fresh batch, and the policy's parameters after each step from the checkpoint."""
     settings = runs.read_config(source.run)["args"]
     size, seed = (settings["num_envs"], settings["num_steps"]), (args.seed, source.iteration)
     tasks = [Task(size[0] * size[1], partial(sampling.collect_group, source, (*seed, 1), *size))]
@@ -61,23 +61,24 @@ def draw(args: Args, source: Source, sample: Sampler, _: Any) -> tuple[np.ndarra
 
 
 def measure_steps(source: Source, _: Sampler, __: Any, drawn: Callable) -> Iterator[dict[str, Any]]:
-    """Pairwise cosines of the steps from a checkpoint, and pairwise KL of the policies that they lead to."""
+    """Yields pairwise cosines of the steps from a checkpoint, and pairwise KL of the policies to which they lead."""
     (obs, after), policy = drawn(), sampling.checkpoint_state(source)[2].policy
     steps = (np.stack(after) - sampling.flat_parameters(policy).numpy()).astype(np.float64)
     pairs = dict(cosine=intervals.cosines(steps, steps), kl=kls(policy, after, obs))
     numbers = {name: intervals.pairwise(x) for name, x in pairs.items()}
     for name in numbers:
-        del numbers[name]["all"]  # 4,950 of each
+        del numbers[name]["all"]  # with 100 steps, these are 4,950 values each
     yield numbers | dict(norms=np.linalg.norm(steps, axis=1).tolist())
 
 
 @torch.no_grad()
 def kls(policy: torch.nn.Module, parameters: list[np.ndarray], obs: np.ndarray) -> np.ndarray:
-    """Mean KL [n, n] between the policies with these parameters, n of [P], on the states, both directions averaged."""
+    """Returns the mean KL [n, n] on the states between the policies with these parameters, which are n vectors [P].
+    Both directions are averaged."""
     at = [sampling.with_parameters(policy, torch.as_tensor(x))(torch.from_numpy(obs)) for x in parameters]
     means, stds = (np.stack([getattr(x, name).double().numpy() for x in at]) for name in ("mean", "stddev"))
-    means -= means.mean(0)  # the KL does not change, but less is lost in the differences below
-    # KL(i || j) is a sum of products of what i and what j say: one product of matrices instead of n^2 comparisons.
+    means -= means.mean(0)  # the KL stays the same, but the differences below lose fewer digits
+    # KL(i || j) is a sum of products of a term of i and a term of j, so one matrix product replaces n^2 comparisons.
     of_i = np.stack([stds**2 + means**2, means, np.ones_like(means)], -1).reshape(len(at), -1)
     of_j = np.stack([1 / stds**2, -2 * means / stds**2, means**2 / stds**2], -1).reshape(len(at), -1)
     logs = np.log(stds).sum((1, 2))
@@ -89,7 +90,7 @@ def kls(policy: torch.nn.Module, parameters: list[np.ndarray], obs: np.ndarray) 
 
 
 def draw_steps(settings: list[figures.Setting], path: Path) -> None:
-    """Pairwise cosine and KL of update steps over training (TPG Fig. 13)."""
+    """Draws the pairwise cosine and KL of update steps over training (TPG Fig. 13)."""
     figure, axes = figures.new_figure(1, 2, (6.5, 2.8))
     for style, of_runs in settings:
         for axis, name in zip(axes[0], ("cosine", "kl")):
@@ -123,7 +124,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def steps_work(args: Args, source: Source) -> kept.Work:
-    """The steps from a checkpoint, as measure_missing takes them."""
+    """Describes the steps from a checkpoint to measure_missing."""
     cost = (1 + args.repeats) * runs.batch_size(runs.read_config(source.run))
     cell = kept.identify(source, args.seed) | dict(step_repeats=args.repeats)
     return kept.Work(source, [cell], cost, partial(draw, args, source), partial(measure_steps, source))

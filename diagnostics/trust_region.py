@@ -1,19 +1,20 @@
-"""How far does a step go? Probability ratios and KL divergences between the policy before and after the steps that
-training took, beside its rewards.
+"""How far does a step go? This measures probability ratios and KL divergences between the policies before and after the
+steps that training took, and draws them beside its rewards.
 
     python diagnostics/trust_region.py runs/Hopper-v5__ppo__seed1
     python diagnostics/trust_region.py runs/Hopper-v5__*__seed[12] --out figures
 
-"Implementation Matters in Deep Policy Gradients" (IM) Fig. 2 to 4; "Are Deep Policy Gradient Algorithms Truly Policy
-Gradient Algorithms?" (TPG) Fig. 9, 28, 29. From every checkpoint that has a step, training takes the next iteration as
-it took it then: the same batch, the same step. It is measured on that batch and on held-out segments: from resets, by
-the policy and with the frozen statistics of the checkpoint. A maximum grows with the sample, so the held-out largest
-ratio and largest KL are taken in each part of the training batch's size and averaged (a rest smaller than that is left
-out; of fewer pairs there is one part). The reward held out is that of complete episodes, each played to its end from a
-seed of its own, of about as many pairs again, since those that end inside a segment are the shorter ones. Where a
-setting has several runs, a line is their mean and the thin ones are the runs. Of a single run the bars are 95 %
-intervals of Student's t: of the reward over episodes, of what is held out over the parts. Dotted: 1 + eps of a clipped
-ratio, and the KL that TRPO allows.
+It follows Fig. 2 to 4 of "Implementation Matters in Deep Policy Gradients" (IM) and Fig. 9, 28 and 29 of "Are Deep
+Policy Gradient Algorithms Truly Policy Gradient Algorithms?" (TPG). From every checkpoint that has a step, training's
+next iteration is repeated as it was, with the same batch and the same step. The step is measured on that batch and on
+held-out segments, which begin with resets and are collected by the checkpoint's policy with its frozen statistics. A
+maximum grows with the sample, so the held-out largest ratio and largest KL are taken in parts of the training batch's
+size and averaged. (A smaller remainder is left out; fewer pairs than one batch make one part.) The held-out reward is
+that of complete episodes, of about as many pairs again, each played to its end from a seed of its own. Those that end
+inside a segment would not do, since they are the shorter ones. Where a setting has several runs, its line is their mean
+and the thin lines are the runs. For a single run the bars are 95 % intervals of Student's t, over episodes for the
+reward and over the parts for what is held out. Dotted lines show 1 + eps where ratios are clipped, and the KL that TRPO
+allows.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,7 +30,7 @@ from common.runs import AtLeast, Source
 from common.sampling import GROUP, Sampler
 from torch import Tensor
 
-VERSION = 1  # raised where the numbers that it measures change
+VERSION = 1  # raised whenever the measured numbers change
 
 # Arguments -----------------------------------------------------------------------------------------------------------
 
@@ -46,22 +47,22 @@ class Args(runs.LabelledOptions):
 
 
 def draw(args: Args, source: Source, sample: Sampler, _: Any) -> dict[str, Any]:
-    """Fresh segments of the checkpoint's policy, and complete episodes instead of those that ended in them."""
+    """Collects fresh segments of the checkpoint's policy, with complete episodes instead of those that ended there."""
     seed = args.seed, source.iteration
     heldout = sampling.collect(source, (*seed, 0), args.heldout_pairs, sample)
     return heldout | dict(episodes=play_pairs(source, (*seed, 1), args.heldout_pairs, sample))
 
 
 def play_pairs(source: Source, seed: tuple[int, ...], pairs: int, sample: Sampler) -> list[tuple[float, int]]:
-    """Return and length of as many complete episodes of a checkpoint's policy as have about so many pairs, by the
-    length of the first GROUP, which are always played."""
+    """Plays as many complete episodes of a checkpoint's policy as have about so many pairs, and returns the return and
+    length of each. The first GROUP are always played, and their length decides how many there are."""
     episodes = list(sampling.play(source, seed, 0, GROUP, 1, sample))
     length = np.mean([length for _, length in episodes])
     return episodes + list(sampling.play(source, seed, GROUP, round(pairs / length), round(length), sample))
 
 
 def measure_step(source: Source, _: Sampler, __: Any, drawn: Callable) -> Iterator[dict[str, Any]]:
-    """The step that training took from a checkpoint, on its own batch and on fresh segments, and what it is held to."""
+    """Yields how far training's step from a checkpoint went, on its own batch and on fresh segments, and its limits."""
     script, settings, state = sampling.checkpoint_state(source)
     before, after, _, experience, batch = sampling.next_iteration(source)
     heldout = drawn()
@@ -79,15 +80,15 @@ def measure_step(source: Source, _: Sampler, __: Any, drawn: Callable) -> Iterat
 
 
 def mean_reward(episodes: list[tuple[float, int]]) -> dict[str, Any]:
-    """Mean return of episodes, each return and length; None where there is none."""
+    """Returns the mean return of episodes, each given as return and length. It is None where there are no episodes."""
     returns = np.array([episode_return for episode_return, _ in episodes])
     mean = returns.mean().item() if episodes else None
     return dict(mean_reward=mean, mean_reward_interval=intervals.t_interval(returns), episodes=len(episodes))
 
 
 def step_size(policy: Callable, batch: dict[str, Tensor], part: int) -> dict[str, Any]:
-    """Largest ratio, mean and largest KL of the policy against the one that collected the batch, in each of its parts
-    of so many pairs: the mean over the parts."""
+    """Returns the largest ratio and the mean and largest KL of the policy against the one that collected the batch.
+    Each is taken in parts of so many pairs and averaged over the parts."""
     ratios, kls = sampling.compare_policies(policy, batch)
     parts = max(1, len(kls) // part)
     measured = dict(max_ratio=(ratios, Tensor.max), mean_kl=(kls, Tensor.mean), max_kl=(kls, Tensor.max))
@@ -105,15 +106,16 @@ PANELS |= dict(mean_kl="mean KL (nats)", max_kl="largest KL (nats)")
 
 
 def draw_trust_regions(settings: list[figures.Setting], path: Path) -> None:
-    """Rows: the training batch, held-out segments; columns: reward, largest ratio, mean and largest KL over training; a
-    line for each setting, its runs thin (IM Fig. 3, 4; KLs as in TPG Fig. 28, 29)."""
+    """Draws a row for the training batch and one for held-out segments. The columns are reward, largest ratio, mean KL
+    and largest KL over training. Each setting has a line, and its runs have thin ones (IM Fig. 3, 4; KLs as in TPG
+    Fig. 28, 29)."""
     cells_of_runs = [cells for _, of_setting in settings for cells in of_setting]
     figure, axes = figures.new_figure(2, 4, (9.6, 4.4), sharex=True, sharey="col")
     for row, where in zip(axes, ("train", "heldout")):
         for style, of_setting in settings:
             for axis, name in zip(row, PANELS):
                 figures.draw_setting(axis, [curve(cells, where, name) for cells in of_setting], style)
-                colour = "black" if name == "max_ratio" else style["color"]  # 1 + eps is that of several scripts
+                colour = "black" if name == "max_ratio" else style["color"]  # several scripts share 1 + eps
                 for cells in of_setting:
                     allowed = [(x["iteration"], x[f"{name}_allowed"]) for x in cells if f"{name}_allowed" in x]
                     axis.plot(*np.reshape(allowed, (-1, 2)).T, color=colour, linestyle=":", linewidth=1)
@@ -133,14 +135,14 @@ def draw_trust_regions(settings: list[figures.Setting], path: Path) -> None:
     for axis, name in zip(axes[0, 1:], list(PANELS)[1:]):
         means = [cell[where][name] for cells in cells_of_runs for cell in cells for where in ("train", "heldout")]
         if lowest := min((x for x in means if x > 0), default=0):
-            axis.set_ylim(bottom=lowest / 1.5)  # as would, on this scale, one that begins near 0
+            axis.set_ylim(bottom=lowest / 1.5)  # on this scale, an interval that begins near 0 would flatten the rest
     for axis in axes[1]:
         axis.set_xlabel("iteration")
     figures.save_figure(figure, path)
 
 
 def curve(cells: list[dict[str, Any]], where: str, name: str) -> tuple[list[int], list[dict[str, Any]]]:
-    """Iterations and points of a run, where there is a number (a batch can be without a finished episode)."""
+    """Returns the iterations and points of a run where there is a number. (A batch may have no finished episode.)"""
     cells = [cell for cell in cells if cell[where][name] is not None]
     points = [dict(mean=cell[where][name], interval=cell[where][f"{name}_interval"]) for cell in cells]
     return [cell["iteration"] for cell in cells], points
@@ -161,7 +163,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def step_work(args: Args, source: Source) -> kept.Work:
-    """The step from a checkpoint, as measure_missing takes it."""
+    """Describes the step from a checkpoint to measure_missing."""
     cell = kept.identify(source, args.seed) | dict(heldout_pairs=args.heldout_pairs)
     measure = partial(measure_step, source)
     return kept.Work(source, [cell], 2 * args.heldout_pairs, partial(draw, args, source), measure)

@@ -1,24 +1,26 @@
-"""Does the value network predict values? Its relative error after the fit, against what it was fitted to and against
-returns, on its own batch and on fresh trajectories, over training.
+"""Does the value network predict values? This measures its relative error after the fit, over training: against what it
+was fitted to and against returns, on its own batch and on fresh trajectories.
 
     python diagnostics/value.py runs/Hopper-v5__ppo__seed1
     python diagnostics/value.py runs/Hopper-v5__ppo__seed* --out figures --heldout-pairs 100_000
 
-"A Closer Look at Deep Policy Gradients" (CL) Fig. 3, 11, 12. From every checkpoint that has a step, training takes the
-next iteration as it took it then: its own batch, its own fit, and that fit's V is measured. Held out are segments from
-resets, by the policy and with the frozen statistics of the checkpoint, though V was fitted under live ones, which have
-moved on by a batch. The error is |V - target| / |target|: 1 is as large as the target itself. The targets are
+It follows Fig. 3, 11 and 12 of "A Closer Look at Deep Policy Gradients" (CL). From every checkpoint that has a step,
+training's next iteration is repeated as it was, with the same batch and the same fit, and V after that fit is measured.
+The held-out pairs are segments from resets, collected by the checkpoint's policy with its frozen statistics. V was
+fitted under live statistics, which have moved on by a batch. The error is |V - target| / |target|, so an error of 1 is
+as large as the target itself. The targets are
 
-- gae: what V was fitted to, A + V of the network before the fit;
-- returns: discounted sums of the scaled rewards, which go on with V before the fit where an episode is cut off, by the
-  batch's or segment's end or by a time limit (which is none where training took it for a terminal state);
-- released: those of the code that the authors published, which stop at every cut as if nothing followed. Shortly
-  before a cut V, which was fitted to bootstrapped targets, cannot be near them: of a constant reward even the exact V
-  has error gamma^d / (1 - gamma^d) at d steps from the cut, 99 at the last one. So the errors are given by d too, and
-  exact_v, the mean error that the exact V of a constant reward would have at the distances of the same pairs.
+- gae: what V was fitted to, which is A + V of the network before the fit;
+- returns: discounted sums of the scaled rewards. Where an episode is cut off, by the end of the batch or segment or by
+  a time limit, they go on with V before the fit. (A time limit is no cut where training took it for a terminal state.)
+- released: the returns of the code that the authors published, which stop at every cut as if nothing followed. Shortly
+  before a cut V cannot be near them, because it was fitted to bootstrapped targets. For a constant reward, even the
+  exact V has an error of gamma^d / (1 - gamma^d) at d steps from the cut, which is 99 at the last one for gamma 0.99.
+  So the errors are given by d, too. exact_v is the mean error that the exact V of a constant reward would have at the
+  distances of the same pairs.
 
-Terminal steps are left out. Targets near 0 would blow the mean up (the papers leave them in): those below a hundredth
-of the mean |target| are left out of the mean, but not of the median. The numbers give their share, and mean_of_all.
+Terminal steps are left out. Targets near 0 would blow up the mean (the papers leave them in). So the mean, but not the
+median, leaves out those below a hundredth of the mean |target|. The numbers give their share, and mean_of_all.
 """
 
 from collections.abc import Callable, Iterator
@@ -37,7 +39,7 @@ from common.sampling import Sampler
 from matplotlib.axes import Axes
 from torch import Tensor
 
-VERSION = 1  # raised where the numbers that it measures change
+VERSION = 1  # raised whenever the measured numbers change
 
 # Arguments -----------------------------------------------------------------------------------------------------------
 
@@ -56,12 +58,12 @@ TARGETS = dict(gae="GAE targets", returns="returns, bootstrapped at cuts", relea
 
 
 def draw(args: Args, source: Source, sample: Sampler, _: Any) -> dict[str, Any]:
-    """Fresh segments of the checkpoint's policy."""
+    """Collects fresh segments of the checkpoint's policy."""
     return sampling.collect(source, (args.seed, source.iteration, 0), args.heldout_pairs, sample)
 
 
 def measure_values(source: Source, _: Sampler, __: Any, drawn: Callable) -> Iterator[dict[str, Any]]:
-    """Errors of the value network of the next iteration, on that iteration's batch and on fresh segments."""
+    """Yields the value network's errors after the next iteration, on that iteration's batch and on fresh segments."""
     script, settings, state = sampling.checkpoint_state(source)
     old, new, _, experience, _ = sampling.next_iteration(source)
     numbers = dict(gamma=settings.gamma)
@@ -78,7 +80,7 @@ def measure_values(source: Source, _: Sampler, __: Any, drawn: Callable) -> Iter
 
 
 def estimate_targets(script: ModuleType, settings: Any, before: Any, data: dict[str, Any]) -> dict[str, Tensor]:
-    """The three targets of a rollout's pairs, each [B], of the value network before the fit where they need one."""
+    """Returns the three targets of a rollout's pairs, each [B], with values from the network before the fit."""
     stopped = data | dict(terminations=data["ends"])
 
     def targets(data: dict[str, Any], **other: Any) -> Tensor:
@@ -89,8 +91,9 @@ def estimate_targets(script: ModuleType, settings: Any, before: Any, data: dict[
 
 
 def relative_errors(values: Tensor, targets: Tensor, data: dict[str, Any]) -> dict[str, Any]:
-    """Mean of |V - target| / |target| over all but terminal steps and targets near 0, with its interval over episodes;
-    the median and the mean with nothing near 0 left out, the share that was; and the same by distance."""
+    """Returns the mean of |V - target| / |target| without terminal steps and targets near 0, and its interval over
+    episodes. It also returns the median and the mean with the targets near 0, the share of these, and the errors by
+    distance."""
     size = targets.abs().double().numpy()
     errors = (values - targets).abs().double().numpy() / size.clip(1e-30)
     inner, counted = ~data["terminations"], in_mean(targets, data)
@@ -102,29 +105,29 @@ def relative_errors(values: Tensor, targets: Tensor, data: dict[str, Any]) -> di
 
 
 def in_mean(targets: Tensor, data: dict[str, Any]) -> np.ndarray:
-    """Pairs [B] whose errors the mean is over: no terminal steps, no targets near 0."""
+    """Marks the pairs [B] whose errors enter the mean. Terminal steps and targets near 0 do not."""
     size, inner = targets.abs().double().numpy(), ~data["terminations"]
     return inner & (size >= 0.01 * size[inner].mean())
 
 
 def steps_to_cut(data: dict[str, Any]) -> np.ndarray:
-    """Steps [B] from each pair to the cut of its episode, 1 at the last; 0 where a terminal state comes first."""
+    """Returns the steps [B] from each pair to its episode's cut: 1 at the last pair, 0 before a terminal state."""
     rows, ends = np.arange(len(data["terminations"])), np.flatnonzero(data["ends"])
     end = ends[np.searchsorted(ends, rows)]
     return np.where(data["terminations"][end], 0, end - rows + 1)
 
 
 def error_of_exact_values(distances: np.ndarray, gamma: float) -> np.ndarray:
-    """Error [B] of the exact V of a constant reward, r / (1 - gamma), against r (1 - gamma^d) / (1 - gamma), which is
-    what a return that stops d steps on adds up to; 0 where d is 0, for no cut. Of gamma 1 there is no such V: 0."""
+    """Returns the error [B] of the exact V of a constant reward, r / (1 - gamma), against a return that stops after d
+    steps, r (1 - gamma^d) / (1 - gamma). It is 0 where d is 0, for no cut, and where gamma is 1, for no such V."""
     left = np.where((distances > 0) & (gamma < 1), gamma**distances, 0.0)
     return left / (1 - left)
 
 
 def errors_by_distance(errors: np.ndarray, inner: np.ndarray, counted: np.ndarray, distances: np.ndarray) -> list[dict]:
-    """Mean and median error of pairs 1, 2 to 3, 4 to 7, ... steps from a cut ("steps": first and last), and of those
-    that a terminal state comes after (steps null)."""
-    bins, found = np.frexp(distances)[1], []  # the exponent: 1 for 1, 2 for 2 and 3, ...; 0 for 0
+    """Returns the mean and median error of pairs 1, 2 to 3, 4 to 7, ... steps from a cut ("steps" gives the first and
+    the last), and of the pairs that a terminal state follows (steps null)."""
+    bins, found = np.frexp(distances)[1], []  # the binary exponent is 1 for 1, 2 for 2 and 3, ..., and 0 for 0
     for number in np.unique(bins[inner]).tolist():
         here = inner & (bins == number)
         mean = errors[here & counted].mean().item() if (here & counted).any() else None
@@ -141,8 +144,9 @@ EXACT = dict(color="black", linestyle="-.", linewidth=1, alpha=0.7, zorder=3)
 
 
 def draw_errors(styles: list[dict[str, Any]], cells_of_runs: list[list[dict[str, Any]]], path: Path) -> None:
-    """Columns: the three targets; rows: over training (CL Fig. 11, 12), against the distance to the next cut; lines for
-    each run: the mean and the median held out and, over training, the mean on the training batch."""
+    """Draws a column for each of the three targets. The first row is over training (CL Fig. 11, 12), the second against
+    the distance to the next cut. Each run has lines for the held-out mean and median and, over training, for the mean
+    on the training batch."""
     figure, axes = figures.new_figure(2, 3, (9.6, 5.2), sharex="row", sharey=True, subplot_kw=dict(yscale="log"))
     steps = [x["steps"] or [1, 1] for of_run in cells_of_runs for cell in of_run for x in heldout_bins(cell, "gae")]
     never = 4 * max(last for _, last in steps)
@@ -168,8 +172,8 @@ def heldout_bins(cell: dict[str, Any], target: str) -> list[dict[str, Any]]:
 
 
 def draw_by_distance(axis: Axes, measured: list[dict[str, Any]], style: dict[str, Any], never: float) -> None:
-    """The errors of each bin of distances, the median over the checkpoints; at x = never those of the pairs that a
-    terminal state comes after."""
+    """Draws the errors of each bin of distances, as the median over the checkpoints. The pairs that a terminal state
+    follows are drawn at x = never."""
     for statistic, line in (("mean", style), ("median", style | MEDIAN)):
         bins = {}
         for found in measured:
@@ -182,7 +186,8 @@ def draw_by_distance(axis: Axes, measured: list[dict[str, Any]], style: dict[str
 
 
 def finish_axes(axes: np.ndarray, never: float, gammas: set[float]) -> None:
-    """Scales, units and what is no measurement: the line at 1, the exact V's error against returns as released."""
+    """Sets scales and units, and draws what is no measurement: the line at 1 and exact V's error against released
+    returns."""
     axes[1, 0].set_xscale("log")
     ticks = [8**k for k in range(20) if 8**k < never / 2]
     axes[1, 0].set_xticks([*ticks, never], [*map(str, ticks), "none"])
@@ -216,7 +221,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def value_work(args: Args, source: Source) -> kept.Work:
-    """The errors at a checkpoint, as measure_missing takes them."""
+    """Describes the errors at a checkpoint to measure_missing."""
     cell = kept.identify(source, args.seed) | dict(heldout_pairs=args.heldout_pairs)
     return kept.Work(source, [cell], args.heldout_pairs, partial(draw, args, source), partial(measure_values, source))
 

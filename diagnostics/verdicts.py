@@ -1,6 +1,7 @@
-"""What report.py says about numbers. A verdict is a function of them and of a threshold, which RULES states as the page
-shows it, with its source: a paper, or "ours". It claims no more than the 95 % interval of its number carries: where
-that holds the threshold, it is "cannot tell". Numbers come as everywhere, dict(mean=..., interval=[low, high])."""
+"""What report.py says about numbers. A verdict is a function of them and of a threshold. RULES states the threshold as
+the page shows it, with its source: a paper, or "ours". A verdict claims no more than the 95 % interval of its number
+supports: where the interval contains the threshold, the verdict is "cannot tell". Numbers have the same form as
+everywhere, dict(mean=..., interval=[low, high])."""
 
 import math
 from collections.abc import Callable
@@ -22,14 +23,14 @@ class Finding(NamedTuple):
 
 NOT_MEASURED = Finding(NONE, "", "Not measured yet; without --quick it is.")
 
-FAR_TOO_SMALL = 100  # batches to the noise scale
+FAR_TOO_SMALL = 100  # batches in a noise scale
 LARGEST_DELTA = 0.13  # nats
-TOO_OFTEN = 0.05  # of the iterations
+TOO_OFTEN = 0.05  # share of the iterations
 FAR_BEYOND = 10  # times the bound
-MOST = 0.5  # of the variance
-PART = 0.25  # of what was gained
-ALMOST_NONE, GROWN = 0.05, 1.5  # of half an action's range, of the first standard deviation
-CLIPPED = 0.01  # of the steps
+MOST = 0.5  # share of the variance
+PART = 0.25  # share of what was gained
+ALMOST_NONE, GROWN = 0.05, 1.5  # share of half an action's range, multiple of the first standard deviation
+CLIPPED = 0.01  # share of the steps
 
 RULES = dict(
     learning="Learned: the last policy's mean return is above the untrained one's by more than the standard deviation "
@@ -58,14 +59,14 @@ RULES = dict(
 
 
 def with_ends(numbers: dict[str, Any], text: Callable = short) -> str:
-    """Mean and interval."""
+    """Returns the mean and the interval as a text."""
     ends = numbers["interval"]
     return text(numbers["mean"]) + (f" [{text(ends[0])}, {text(ends[1])}]" if ends else " (no interval)")
 
 
 def widened(numbers: dict[str, Any], n: int, looks: int) -> dict[str, Any]:
-    """A mean whose 95 % t interval is of n values, with the interval that it has as one of several looks
-    (Bonferroni)."""
+    """Takes a mean whose 95 % t interval is from n values, and returns it with the interval that it has as one of
+    several looks (Bonferroni)."""
     if numbers["interval"] is None:
         return numbers
     factor = (stats.t.ppf(1 - 0.025 / looks, n - 1) / stats.t.ppf(0.975, n - 1)).item()
@@ -83,8 +84,8 @@ def judge_completeness(done: int, planned: int) -> Finding:
 def judge_learning(
     gain: dict[str, Any], spread: float, fall: dict[str, Any] | None, least: float, episodes: int
 ) -> Finding:
-    """From what it gained over its untrained policy, whose episodes scatter with the standard deviation `spread`, and
-    what it has lost since it was best, which counts from `least` on."""
+    """Judges what the run gained over its untrained policy, whose episodes scatter with the standard deviation
+    `spread`, and what it has lost since it was best, which counts only if it is more than `least`."""
     number = f"return {with_ends(gain)} above the untrained policy's, from {episodes:,} episodes"
     low, high = gain["interval"] or (-math.inf, math.inf)
     if low > spread:
@@ -100,7 +101,8 @@ def judge_learning(
 
 
 def judge_batch(batch_size: int, scale: dict[str, Any], iteration: int) -> Finding:
-    """From the noise scale in pairs and its interval; an end that is None lies beyond what the sample can measure."""
+    """Judges by the noise scale in pairs and its interval. An end that is None lies beyond what the sample can
+    measure."""
     if scale["interval"] is None:
         return Finding(UNCLEAR, f"{scale['estimates']} estimates", "Cannot tell from so few estimates of the gradient.")
     low, high = (math.inf if x is None else x for x in scale["interval"])
@@ -122,17 +124,19 @@ def judge_batch(batch_size: int, scale: dict[str, Any], iteration: int) -> Findi
 
 
 def judge_lengths(kls: np.ndarray, bounds: np.ndarray, heldout: list[dict[str, Any]]) -> Finding:
-    """From the mean KL of every iteration's step on its own batch [n], what it may be [n or more], and that held out at
-    some checkpoints."""
+    """Judges by the mean KL of every iteration's step on its own batch [n], by its bounds [n or more], and by the mean
+    KL held out at some checkpoints."""
     of_training = bounds[: len(kls)]
     above = np.mean(kls > 1.001 * of_training).item()  # a line search accepts what rounding puts onto the bound
-    bound = " to ".join(dict.fromkeys(short(x) for x in (of_training[0], of_training[-1])))  # on TRPO's schedule
+    bound = " to ".join(dict.fromkeys(short(x) for x in (of_training[0], of_training[-1])))  # TRPO's schedule has two
     number = f"mean KL above {bound} nats in {percent(above)} of {len(kls):,} iterations (all, exact)"
+    logged = np.isfinite(kls).any()  # an agent from elsewhere may have none
+    number = number if logged else "no iteration's mean KL was logged"
     if longest := max(heldout, key=lambda x: x["mean"], default=None):
         number += f"; held out at most {with_ends(longest)}, at iteration {longest['iteration']}"
     if above > TOO_OFTEN:
         return Finding(BAD, number, "Steps go too far.")
-    largest = int(np.nanargmax(kls / of_training))
+    largest = int(np.nanargmax(kls / of_training)) if logged else 0
     if kls[largest] > FAR_BEYOND * of_training[largest]:
         first, last = max(0, largest - 5), min(len(kls), largest + 6)
         text = (
@@ -144,12 +148,14 @@ def judge_lengths(kls: np.ndarray, bounds: np.ndarray, heldout: list[dict[str, A
     if longer:
         text = f"Steps are short enough on their own batch, but too long held out at {len(longer)} of {len(heldout)}"
         return Finding(CAUTION, number, f"{text} checkpoints.")
+    if not logged:
+        return Finding(UNCLEAR, number, "Cannot tell how long the steps between the checkpoints were.")
     return Finding(GOOD, number, "Steps are short enough.")
 
 
 def judge_gains(steps: list[dict[str, Any]]) -> Finding:
-    """From what the surrogate promised of whole steps and what the reward did, paired by seed: each step has iteration,
-    promised, change (mean and 95 % interval) and episodes."""
+    """Judges what the surrogate promised of whole steps against what the reward did, paired by seed. Each step has
+    iteration, promised, change (mean and 95 % interval) and episodes."""
     changes = [
         widened(x["change"], x["episodes"], len(steps)) | dict(iteration=x["iteration"], promised=x["promised"])
         for x in steps
@@ -168,7 +174,7 @@ def judge_gains(steps: list[dict[str, Any]]) -> Finding:
 
 
 def judge_critic(explained: dict[str, Any], iteration: int) -> Finding:
-    """From the explained variance of held-out returns."""
+    """Judges by the explained variance of held-out returns."""
     number = f"explained variance of held-out returns {with_ends(explained)} at iteration {iteration}"
     low, high = explained["interval"] or (-math.inf, math.inf)
     if high <= 0:
@@ -182,8 +188,8 @@ def judge_critic(explained: dict[str, Any], iteration: int) -> Finding:
 
 
 def judge_exploration(stds: list[list[float]], bounds: list[float] | None) -> Finding:
-    """From each action's standard deviation at the checkpoints, in order, in units of half the action's range or,
-    without one, of the first."""
+    """Judges by each action's standard deviation at the checkpoints, in order. Its unit is half the action's range or,
+    where there is none, the first standard deviation."""
     first, last = np.array(stds[0]), np.array(stds[-1])
     relative, of = (last / bounds, "half the actions' range") if bounds else (last / first, "the first")
     number = f"standard deviations at the end: {short(relative.min())} to {short(relative.max())} of {of} (exact)"
@@ -197,14 +203,14 @@ def judge_exploration(stds: list[list[float]], bounds: list[float] | None) -> Fi
 
 
 def judge_normalizers(shares: dict[str, dict[str, Any]], seen: list[float]) -> Finding:
-    """From the shares of steps with a clipped observation and of clipped rewards, each with its interval, where the run
-    clips them, and the standard deviations of what the networks see."""
+    """Judges by the share of steps with a clipped observation and the share of clipped rewards, each with its interval,
+    where the run clips them. Also reports the standard deviations of what the networks see."""
     clips = [f"{name} {with_ends(x, percent)} of {x['pairs']:,} steps" for name, x in shares.items()]
     number = (
         f"clipped: {', '.join(clips) or 'nothing'}; observations, as the networks see them, have standard deviations"
     )
     number += f" from {short(min(seen))} to {short(max(seen))}"
-    corrected = {name: widened(x, x["episodes"], x["looks"]) for name, x in shares.items()}  # the most of several
+    corrected = {name: widened(x, x["episodes"], x["looks"]) for name, x in shares.items()}  # the largest of several
     ends = {name: x["interval"] or (0, 1) for name, x in corrected.items()}
     if clipped := [name for name, (low, _) in ends.items() if low > CLIPPED]:
         return Finding(BAD, number, f"Clipping changes many {' and '.join(clipped)}.")
@@ -219,7 +225,9 @@ def judge_normalizers(shares: dict[str, dict[str, Any]], seen: list[float]) -> F
 
 
 def judge_speed(sps: np.ndarray, compiled: bool) -> Finding:
-    """From the steps a second of each iteration."""
+    """Judges by the steps per second of each iteration."""
+    if not np.isfinite(sps).any():
+        return Finding(NONE, "", "Its speed was not logged.")
     rest = sps[1:] if len(sps) > 1 else sps
     median, slow, fast = np.median(rest), *np.percentile(rest, [10, 90])
     number = f"{short(median)} steps a second, 80 % of the iterations from {short(slow)} to {short(fast)}"

@@ -174,7 +174,7 @@ def test_no_fall_says_how_large_a_one_would_have_been_seen(capsys):
     module = load("replay")
     changes, moves = module.find_changes(cells)
     first, second, _ = module.verdicts(cells, changes, moves)
-    assert first.startswith("no update lowered the reward by more than its interval; 30 episodes would have shown")
+    assert first.startswith("no update lowered the reward significantly; 30 episodes would have shown")
     visible = np.median([change["visible"] for change in changes])
     assert f"a fall of {visible:.3g} four times in five" in first and 0.5 < visible < 0.9
     # Falls of that size are seen in four of five repeats.

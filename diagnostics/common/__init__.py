@@ -1,9 +1,9 @@
-"""What the diagnostics share, a module for each subject. No measurement stands here: each diagnostic beside this folder
-is one.
+"""The code that the diagnostics share, with a module for each subject. It measures nothing itself: each diagnostic
+beside this folder is one measurement.
 
-    runs       what a run folder says: its settings, its labels, its checkpoints; options that all diagnostics have
-    sampling   states from checkpoints, and what worker processes sample of them
-    kept       numbers that stay measured
-    intervals  Student's t, Welch, bootstrap, and how they are written
-    figures    how figures look
+    runs       what a run folder says (settings, labels, checkpoints), and the options that all diagnostics have
+    sampling   states from checkpoints, and what worker processes sample from them
+    kept       numbers that are kept once they are measured
+    intervals  intervals by Student's t, Welch and the bootstrap, and how they are written
+    figures    what figures look like
 """

@@ -1,4 +1,5 @@
-"""How figures look: colours and lines of algorithms and settings, and panels that several diagnostics draw."""
+"""This module decides what figures look like. It has the colours and lines of algorithms and settings, and the panels
+that several diagnostics draw."""
 
 import textwrap
 from pathlib import Path
@@ -15,25 +16,26 @@ COLOURS = {
     **dict(ppo="#0072b2", ppo_m="#d55e00", ppo_noclip="#56b4e9", trpo="#009e73", trpo_plus="#e69f00"),
     **dict(reinforce="#999999", a2c="#cc79a7", vmpo="#000000"),
 }
-MARKERS = dict(zip(COLOURS, "os^Dv*Px"))  # colours are not enough in greyscale
-LINES, FILLS = ["-", "--", ":", "-."], ["full", "none", "left", "right"]  # where all lines are of one algorithm
+MARKERS = dict(zip(COLOURS, "os^Dv*Px"))  # in greyscale, colours alone look too much alike
+LINES, FILLS = ["-", "--", ":", "-."], ["full", "none", "left", "right"]  # for lines of one algorithm
 
 
 def new_figure(rows: int, columns: int, size: tuple[float, float], **style: Any) -> tuple[Figure, np.ndarray]:
-    """Figure of the size in inches, and its axes [rows, columns]."""
+    """Returns a figure of this size in inches and its axes [rows, columns]."""
     figure = Figure(figsize=size, layout="constrained")
     return figure, figure.subplots(rows, columns, squeeze=False, **style)
 
 
 def look(algo: str) -> dict[str, Any]:
-    """How an algorithm's lines are drawn."""
+    """Returns the style in which an algorithm's lines are drawn."""
     style = dict(color=COLOURS.get(algo, "#8c564b"), marker=MARKERS.get(algo, "."), label=algo)
     return style | dict(markersize=3.5, linewidth=1.2)
 
 
 def line_styles(algo_of: dict[str, str]) -> dict[str, dict[str, Any]]:
-    """How each label is drawn: as the algorithm that it spells (PPO-M is ppo_m), else as its own if that is not taken,
-    else in the next colour that is not; dashed when all are."""
+    """Returns the style of each label. A label that spells an algorithm (PPO-M is ppo_m) is drawn like that algorithm.
+    Any other label is drawn like its own algorithm if that style is free, else in the next free colour. When no colour
+    is free, lines are dashed."""
     spelled = {label: label.lower().replace("+", "_plus").replace("-", "_") for label in algo_of}
     looks, found = [(name, line) for line in ("-", "--", ":", "-.") for name in COLOURS], {}
     for label in sorted(algo_of, key=lambda x: spelled[x] not in COLOURS):
@@ -43,7 +45,7 @@ def line_styles(algo_of: dict[str, str]) -> dict[str, dict[str, Any]]:
 
 
 def run_styles(folders: tuple[Path, ...], labels: tuple[str, ...]) -> list[dict[str, Any]]:
-    """How the lines of each run are drawn: alike where the setting is the same."""
+    """Returns the style of each run's lines. Runs of the same setting look alike."""
     settings = {folder: runs.setting(runs.read_config(folder)) for folder in folders}
     label_of = runs.label_runs(settings, labels)
     for label in dict.fromkeys(label_of.values()):
@@ -54,18 +56,18 @@ def run_styles(folders: tuple[Path, ...], labels: tuple[str, ...]) -> list[dict[
 
 
 def draw_line(axis: Axes, x: list, points: list[dict[str, Any]], style: dict[str, Any]) -> None:
-    """Means against x, their intervals shaded."""
+    """Draws means against x, with their intervals shaded."""
     axis.plot(x, [point["mean"] for point in points], **style)
     low, high = zip(*[point["interval"] or (np.nan, np.nan) for point in points])
     axis.fill_between(x, low, high, color=style["color"], alpha=0.2, linewidth=0)
 
 
-Setting = tuple[dict[str, Any], list[list[dict[str, Any]]]]  # how it is drawn, and the cells of each of its runs
+Setting = tuple[dict[str, Any], list[list[dict[str, Any]]]]  # its style, and the cells of each of its runs
 
 
 def by_setting(styles: list[dict[str, Any]], cells_of_runs: list[list[dict[str, Any]]]) -> list[Setting]:
-    """Each run's style and cells -> each setting's, with the cells of the iterations that all its runs have, so that
-    means are over the same runs everywhere."""
+    """Groups the runs, each with its style and cells, by setting. A setting keeps only the cells of the iterations that
+    all its runs have, so that means are taken over the same runs everywhere."""
     found = {}
     for style, cells in zip(styles, cells_of_runs):
         found.setdefault(style["label"], (style, []))[1].append({cell["iteration"]: cell for cell in cells})
@@ -81,14 +83,15 @@ def by_setting(styles: list[dict[str, Any]], cells_of_runs: list[list[dict[str, 
 
 
 def draw_points(axis: Axes, x: Any, points: list[dict[str, Any]], style: dict[str, Any]) -> None:
-    """Means at x, not joined unless the style says so, and their intervals as bars."""
+    """Draws means at x with their intervals as bars. The points are not joined unless the style says so."""
     y = np.array([point["mean"] for point in points], float)
     ends = np.array([point["interval"] or [np.nan] * 2 for point in points], float).reshape(-1, 2)
     axis.errorbar(x, y, yerr=np.abs(ends.T - y), **dict(linestyle="") | style)
 
 
 def label_log_axis(axis: Axes, most: float = 500) -> None:
-    """Plain numbers on a logarithmic vertical axis, 2 and 5 among them where its ends differ by that factor at most."""
+    """Writes plain numbers on a logarithmic vertical axis. They include multiples of 2 and 5 where the ends of the axis
+    differ by at most the factor `most`."""
     low, high = axis.get_ylim()
     axis.yaxis.set_major_locator(LogLocator(subs=(1,) if high > most * low else (1, 2, 5)))
     axis.yaxis.set_major_formatter(lambda x, _: f"{x:,.9g}")
@@ -96,8 +99,8 @@ def label_log_axis(axis: Axes, most: float = 500) -> None:
 
 
 def draw_setting(axis: Axes, lines: list[tuple[list[int], list[dict]]], style: dict[str, Any]) -> None:
-    """Means over the runs, given as x and points, where all of them have a point, and each run as a thin line; of a
-    single run its intervals."""
+    """Draws the means over the runs, each given as x and points, where all of them have a point, and each run as a thin
+    line. Where there is only one run, its intervals are drawn instead."""
     means = {}
     for x, points in lines:
         of_run = [point["mean"] for point in points]
@@ -116,7 +119,7 @@ def title(cells: list[dict[str, Any]]) -> str:
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """One legend for all lines, above the panels, for which the figure grows; then the figure as PNG and PDF."""
+    """Adds one legend for all lines above the panels, makes room for it, and saves the figure as PNG and PDF."""
     for axis in figure.axes:
         if axis.name != "3d":
             axis.spines[["top", "right"]].set_visible(False)
@@ -128,7 +131,7 @@ def save_figure(figure: Figure, path: Path) -> None:
         columns = max(1, min(len(texts), int(width / (0.6 + 0.065 * longest))))
         figure.set_figheight(height + 0.17 * sum(text.count("\n") + 1 for text in texts) / columns)
         figure.legend(lines.values(), texts, loc="outside upper center", ncols=columns, frameon=False, fontsize=8)
-    name = path.name.removesuffix(".jsonl").removesuffix(".json")  # a run's name has dots of its own: policy-lr=0.0003
+    name = path.name.removesuffix(".jsonl").removesuffix(".json")  # a run's name may have dots, as in policy-lr=0.0003
     for suffix in (".pdf", ".png"):
         figure.savefig(path.with_name(name + suffix), dpi=150)
     print(path.with_name(f"{name}.png"))

@@ -1,5 +1,6 @@
-"""Estimates and their intervals, 95 % unless they share that with other looks (Bonferroni), and how both are written.
-An estimate is dict(mean=..., interval=[low, high]); where there can be no interval, it is None."""
+"""This module computes estimates and their intervals and writes both as text. Intervals are 95 % intervals, unless
+several looks share the 5 % (Bonferroni). An estimate is dict(mean=..., interval=[low, high]). Where there can be no
+interval, it is None."""
 
 import math
 import warnings
@@ -9,11 +10,12 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-DRAWS = 10_000  # of a bootstrap
+DRAWS = 10_000  # resamples of a bootstrap
 
 
 def t_interval(x: np.ndarray, looks: int = 1) -> list[float] | None:
-    """Interval of the mean of x [n] by Student's t: of few episodes or runs the bootstrap's are too narrow."""
+    """Returns the interval of the mean of x [n] by Student's t. With few episodes or runs, bootstrap intervals are too
+    narrow."""
     if len(x) < 2:
         return None
     half = stats.t.ppf(1 - 0.025 / looks, len(x) - 1) * np.std(x, ddof=1) / len(x) ** 0.5
@@ -25,8 +27,8 @@ def mean_of(x: Any) -> dict[str, Any]:
 
 
 def contrast(samples: list[np.ndarray], weights: list[float], looks: int = 1) -> dict[str, Any]:
-    """The sum of weighted means of independent samples [n], [m], ..., and its t interval with Satterthwaite's degrees
-    of freedom, which for two samples is Welch's."""
+    """Returns the sum of the weighted means of independent samples [n], [m], ..., and its t interval with
+    Satterthwaite's degrees of freedom. For two samples that is Welch's interval."""
     value, ends = float(sum(w * np.mean(x) for w, x in zip(weights, samples))), None
     if min(map(len, samples)) > 1:
         parts = np.array([w**2 * np.var(x, ddof=1) / len(x) for w, x in zip(weights, samples)])
@@ -39,14 +41,14 @@ def contrast(samples: list[np.ndarray], weights: list[float], looks: int = 1) ->
 
 
 def difference(x: np.ndarray, y: np.ndarray, looks: int = 1) -> dict[str, Any]:
-    """Mean of x [n] minus mean of y [m], independent samples, and its Welch interval."""
+    """Returns the mean of x [n] minus the mean of y [m], which are independent samples, and its Welch interval."""
     return contrast([x, y], [1, -1], looks)
 
 
 def paired_change(before: np.ndarray, after: np.ndarray, looks: int = 1) -> dict[str, Any]:
-    """Mean of the differences of two or more returns [n] of the same seeds, and its t interval; the fall that four in
-    five such intervals would tell from 0; and `pairing`, the interval's width over that of the two-sample t interval,
-    which would take the seeds for different ones."""
+    """Returns the mean of the differences of two or more returns [n] with the same seeds, and its t interval. `visible`
+    is the fall that four in five such intervals would tell from 0. `pairing` is the interval's width divided by that of
+    the two-sample t interval, which would treat the seeds as different ones."""
     x, n = after - before, len(before)
     error, t = np.std(x, ddof=1).item() / n**0.5, stats.t.ppf(1 - 0.025 / looks, n - 1).item()
     unpaired = stats.t.ppf(1 - 0.025 / looks, 2 * n - 2) * ((before.var(ddof=1) + after.var(ddof=1)) / n) ** 0.5
@@ -56,9 +58,10 @@ def paired_change(before: np.ndarray, after: np.ndarray, looks: int = 1) -> dict
 
 
 def ratio_of_sums(x: np.ndarray, y: Any, ends: np.ndarray, in_logarithms: bool = False) -> dict[str, Any]:
-    """Sum of x [B] over sum of y [B], neither ever negative, and its t interval over the episodes of a rollout, which
-    end where `ends` [B] says so. A ratio of two sums varies, to first order, as the mean over the episodes of what
-    follows (delta method). In logarithms that covers better where x is skewed and episodes are few."""
+    """Returns the sum of x [B] divided by the sum of y [B], neither of which is ever negative, and its t interval over
+    the episodes of a rollout, which end where `ends` [B] is True. To first order, a ratio of two sums varies like the
+    mean over episodes that is computed below (delta method). With logarithms, the interval covers better where x is
+    skewed and there are few episodes."""
     starts = np.append(0, np.flatnonzero(ends)[:-1] + 1)
     x, y = (np.add.reduceat(np.broadcast_to(z, len(ends)).astype(float), starts) for z in (x, y))
     mean = (x.sum() / max(y.sum(), 1e-30)).item()
@@ -68,12 +71,12 @@ def ratio_of_sums(x: np.ndarray, y: Any, ends: np.ndarray, in_logarithms: bool =
 
 
 def bootstrap(statistic: Callable, *samples: np.ndarray) -> dict[str, Any]:
-    """A statistic of samples [n], [m], ... that no formula has an interval for and, where each has two runs or more,
-    its BCa interval; none where it degenerates, since all draws are alike."""
+    """Returns a statistic of samples [n], [m], ... for whose interval there is no formula, and its BCa interval if each
+    sample has two runs or more. There is no interval where it degenerates because all draws are alike."""
     value, ends = float(statistic(*samples)), None
     if min(map(len, samples)) > 1:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that it degenerates
+            warnings.simplefilter("ignore")  # scipy warns where an interval degenerates
             found = stats.bootstrap(
                 samples, lambda *x, axis: statistic(*x), n_resamples=DRAWS, batch=1000, vectorized=True, rng=0
             ).confidence_interval
@@ -82,16 +85,16 @@ def bootstrap(statistic: Callable, *samples: np.ndarray) -> dict[str, Any]:
 
 
 def cosines(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Cosine similarity [n, m] of every row of x [n, P] with every row of y [m, P]; 0 where one of them is 0 (the step
-    of a rejected line search)."""
+    """Returns the cosine similarity [n, m] of every row of x [n, P] with every row of y [m, P]. It is 0 where one of
+    the two is 0, as the step of a rejected line search is."""
     x, y = (z / np.linalg.norm(z, axis=1, keepdims=True).clip(1e-30) for z in (x, y))
     return x @ y.T
 
 
 def pairwise(matrix: np.ndarray, resamples: int = 500) -> dict[str, Any]:
-    """Mean of the matrix [n, n] over pairs of different items, its bootstrap interval over the n items (an item that
-    was drawn twice is not compared with itself; two items have none), and the values above the diagonal. Around cosines
-    of 0 these intervals are about one and a half times as wide as need be."""
+    """Returns the mean of the matrix [n, n] over pairs of different items, its bootstrap interval over the n items, and
+    the values above the diagonal. An item that was drawn twice is not compared with itself, and two items have no
+    interval. Around cosines of 0 these intervals are about one and a half times as wide as they need to be."""
     n, means = len(matrix), []
     for drawn in np.random.default_rng(0).integers(n, size=(resamples, n)):
         different = drawn[:, None] != drawn[None]
@@ -106,7 +109,7 @@ def pairwise(matrix: np.ndarray, resamples: int = 500) -> dict[str, Any]:
 
 
 def short(x: float) -> str:
-    """Three digits, and of a large number all before the point."""
+    """Writes a number with three digits, or a large one with all its digits before the decimal point."""
     return f"{x:,.0f}" if abs(x) >= 100 else f"{x:.3g}"
 
 
@@ -115,7 +118,7 @@ def percent(x: float) -> str:
 
 
 def text(numbers: dict[str, Any] | None, show: Callable[[float], str] = short) -> str:
-    """An estimate: its mean and, where there is one, its interval."""
+    """Writes an estimate as its mean and, where there is one, its interval."""
     if numbers is None:
         return "-"
     ends = numbers["interval"]

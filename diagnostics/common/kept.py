@@ -1,4 +1,5 @@
-"""What is measured stays measured: a line of JSON for each cell, found again by what it was measured with."""
+"""This module keeps what has been measured. A file has a line of JSON for each cell, and a cell is found again by the
+checkpoint and the settings that it was measured with."""
 
 import contextlib
 import functools
@@ -25,10 +26,10 @@ from common.runs import Options, Source
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Keeps other processes from writing the file meanwhile."""
+    """Keeps other processes from writing the file at the same time."""
     file = path.with_name(f".{path.stem}.lock")
     try:
-        file.touch()  # where that fails it cannot be written; filelock would take it for in use
+        file.touch()  # if this fails, the file cannot be written; filelock would say that it is in use
         lock = FileLock(file, timeout=0, fallback_to_soft=False).acquire()
     except Timeout:
         runs.stop(f"{path} is in use by another process")
@@ -39,9 +40,9 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def read_cells(path: Path) -> list[dict[str, Any]]:
-    """What a diagnostic has kept: a line of JSON for each cell, in a file .jsonl, or a list of all, in a file .json, as
-    in figures/ and as older versions wrote it. A last line that was being written is not there. Stops at what is
-    neither."""
+    """Reads what a diagnostic has kept. A .jsonl file has a line of JSON for each cell. A .json file, as in figures/
+    and as older versions wrote it, has a list of all cells. A last line that was not written to its end is left out.
+    Stops at a file that is neither."""
     try:
         text = path.read_text()
         cells = json.loads(text) if path.suffix == ".json" else [json.loads(line) for line in text.split("\n")[:-1]]
@@ -53,10 +54,10 @@ def read_cells(path: Path) -> list[dict[str, Any]]:
 
 
 class Cells:
-    """The cells of a file .jsonl that is being written on, found by their checkpoint and settings."""
+    """The cells of a .jsonl file to which more are being added. They are found by their checkpoint and settings."""
 
     def __init__(self, path: Path):
-        """Cuts a torn last line, and begins a file with what an older version has kept in .json."""
+        """Cuts off a torn last line. A new file begins with what an older version has kept in .json."""
         self.path, self.by_checkpoint, old = path, {}, path.with_suffix(".json")
         if not path.exists() and old.is_file():
             path.write_text("".join(json.dumps(cell) + "\n" for cell in read_cells(old)))
@@ -76,7 +77,7 @@ class Cells:
             file.write(json.dumps(cell) + "\n")
 
     def find(self, settings: dict[str, Any]) -> dict[str, Any] | None:
-        """The cell with these settings, of several the last."""
+        """Returns the cell with these settings, the last one if there are several, or None."""
         alike = reversed(self.by_checkpoint.get((settings["run"], settings["checkpoint"]), []))
         return next((cell for cell in alike if cell.items() >= settings.items()), None)
 
@@ -90,18 +91,18 @@ def digest_of(path: Path, _: tuple[int, int]) -> str:
 
 
 def checkpoint_digest(path: Path) -> str:
-    """The beginning of the file's SHA-256, which is computed once as long as the file does not change."""
+    """Returns the beginning of the file's SHA-256. It is computed only once as long as the file does not change."""
     return digest_of(path, (path.stat().st_mtime_ns, path.stat().st_size))
 
 
 def identify(source: Source, seed: int) -> dict[str, Any]:
-    """What a cell says of its checkpoint: its numbers are measured anew where any of it changes."""
+    """Returns what a cell says about its checkpoint. If any of it changes, the cell's numbers are measured anew."""
     algo, checkpoint = runs.read_config(source.run)["algo"], checkpoint_digest(source.path)
     return dict(run=source.run.name, algo=algo, iteration=source.iteration, seed=seed, checkpoint=checkpoint)
 
 
 def current_cells(cells: list[dict[str, Any]], run: Path) -> list[dict[str, Any]]:
-    """Of the cells of a diagnostic's file those of the run's checkpoints as they are now."""
+    """Returns those cells of a diagnostic's file that belong to the run's checkpoints as they are now."""
     cells = [x for x in cells if x["run"] == run.name]
     paths = {x["iteration"]: run / "checkpoints" / f"iter_{x['iteration']:06d}.pt" for x in cells}
     digests = {iteration: checkpoint_digest(path) for iteration, path in paths.items() if path.is_file()}
@@ -109,7 +110,7 @@ def current_cells(cells: list[dict[str, Any]], run: Path) -> list[dict[str, Any]
 
 
 def largest_cells(cells: list[dict[str, Any]], size: str) -> dict[int, dict[str, Any]]:
-    """By iteration, the cell from the largest sample, the number that is named size."""
+    """Returns for each iteration the cell with the largest sample. `size` is the name of the number to compare."""
     found = {x["iteration"]: x for x in sorted((x for x in cells if size in x), key=lambda x: x[size])}
     return dict(sorted(found.items()))
 
@@ -119,8 +120,8 @@ def library_versions() -> dict[str, str]:
 
 
 def measured_by(args: Options, source: Source) -> dict[str, int | str]:
-    """What measures: the versions of the diagnostic and of the sampling, and the hash of the algorithm's script, which
-    may be a user's own and has no number."""
+    """Returns what produces the numbers: the versions of the diagnostic and of the sampling, and the hash of the
+    algorithm's script. The script may be a user's own, so it has no version number."""
     diagnostic = Path(inspect.getfile(type(args))).name
     versions = {diagnostic: sys.modules[type(args).__module__].VERSION, "sampling.py": sampling.VERSION}
     return versions | {source.script.name: hashlib.sha256(source.script.read_bytes()).hexdigest()[:12]}
@@ -130,15 +131,15 @@ def measured_by(args: Options, source: Source) -> dict[str, int | str]:
 
 
 class Work(NamedTuple):
-    """What is to be measured of a checkpoint."""
+    """Says what is to be measured at a checkpoint."""
 
     source: Source
     cells: list[dict[str, Any]]  # the settings of each cell
-    steps: int  # environment steps, or whatever is counted, that a cell takes
-    # draw(sample, settings of the missing cells) samples what it can before the main process has time for it. Since it
-    # runs in a thread, it must leave torch's random numbers alone.
+    steps: int  # environment steps, or whatever else is counted, that each cell takes
+    # draw(sample, settings of the missing cells) samples what it can before the main process has time for it. It runs
+    # in a thread, so it must not touch torch's random numbers.
     draw: Callable[[Callable, list[dict]], Any]
-    # measure(sample, settings of the missing cells, drawn) yields the numbers of each; drawn() waits for what it drew.
+    # measure(sample, settings of the missing cells, drawn) yields the numbers of each; drawn() waits for draw's result.
     measure: Callable[[Callable, list[dict], Callable], Iterator[dict]]
 
 
@@ -149,14 +150,14 @@ def measure_missing(
     unit: str = "environment steps",
     sample: sampling.Sampler | None = None,
 ) -> list[dict[str, Any]]:
-    """The cells of the work: what the file at the path holds of them from an earlier call; the rest is measured, and
-    each cell is added to the file at once. Of cells with the same settings the last counts. Beside its numbers a cell
-    says what measured them; where that has changed since, one line says so."""
+    """Returns the cells of the work. Those that the file at the path holds from an earlier call are taken from there.
+    The rest are measured, and each is added to the file at once. Among cells with the same settings, the last one
+    counts. A cell also says what measured its numbers. Where that has changed since, a note says so in one line."""
     with locked(path):
         cells, todo = Cells(path), []
         for x in unplanned(work):
             known = [] if args.overwrite else [cell for cell in x.cells if cells.find(cell)]
-            made_by = [cells.find(cell)["measured_by"] for cell in known]
+            made_by = [cells.find(cell).get("measured_by", {}) for cell in known]
             for name, code in measured_by(args, x.source).items():
                 if any(by.get(name) != code for by in made_by):
                     runs.note(f"{path}: some numbers are of another version of {name}; --overwrite measures them anew")
@@ -164,12 +165,12 @@ def measure_missing(
                 todo.append(x._replace(cells=missing))
         if todo:
             with contextlib.nullcontext(sample) if sample else sampling.sampler(args.jobs) as sample:
-                measure(args, todo, cells, unit, sample)
+                measure_in_turn(args, todo, cells, unit, sample)
         return [cells.find(cell) for x in work for cell in x.cells]
 
 
 def unplanned(work: list[Work]) -> Iterator[Work]:
-    """The work without the cells that come a second time: a checkpoint can be named twice."""
+    """Yields the work without cells that come a second time, because a checkpoint can be named twice."""
     planned = set()
     for x in work:
         keys = [json.dumps(cell, sort_keys=True) for cell in x.cells]
@@ -177,8 +178,8 @@ def unplanned(work: list[Work]) -> Iterator[Work]:
         planned.update(keys)
 
 
-def measure(args: Options, todo: list[Work], cells: Cells, unit: str, sample: sampling.Sampler) -> None:
-    """Measures one piece of work after the other, while the next are being sampled."""
+def measure_in_turn(args: Options, todo: list[Work], cells: Cells, unit: str, sample: sampling.Sampler) -> None:
+    """Measures one piece of work after the other, while the next ones are being sampled."""
     total = sum(len(x.cells) * x.steps for x in todo)
     if unit == "environment steps":
         print_time_needed(todo[0].source.run, total, args.jobs)
@@ -191,8 +192,8 @@ def measure(args: Options, todo: list[Work], cells: Cells, unit: str, sample: sa
 
 
 def print_time_needed(run: Path, steps: int, jobs: int) -> None:
-    """Says how long so many environment steps take, about, if they are made as fast as training made them; sampling
-    does not learn but measures."""
+    """Prints about how long so many environment steps take, judged by the speed of training. This is only a guide,
+    because sampling does not learn but measures."""
     speeds = [float(row["sps"]) for row in runs.read_progress(run) if row.get("sps")]
     if speeds:
         left = tqdm.format_interval(steps / (np.median(speeds) * jobs))

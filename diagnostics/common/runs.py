@@ -1,5 +1,5 @@
-"""Runs on disk: what a folder says of its settings and checkpoints, and what every diagnostic can be told. Nothing here
-waits for torch, which takes seconds to import."""
+"""This module reads runs on disk: what a folder says about its settings and checkpoints. It also has the options of
+every diagnostic. It does not import torch, because that takes seconds."""
 
 import ast
 import csv
@@ -22,33 +22,34 @@ from typing import Annotated, Any, NamedTuple, NoReturn
 import tyro
 
 ALGOS = Path(__file__).parent.parent.parent / "algos"
-# What a diagnostic calls of an algorithm's script; README.md says what each does.
+# Diagnostics use these names from an algorithm's script; README.md says what each does.
 CONTRACT = """
     Args make_actors make_networks initial_state begin_episodes load_checkpoint restore rollout estimate_advantages
     objective update
 """.split()
-NOT_OF_THE_RUN = "runs_dir run_name overwrite compile".split()  # what two copies of a run may differ in
+NOT_OF_THE_RUN = "runs_dir run_name overwrite compile".split()  # two copies of a run may differ in these
 NOT_OF_THE_SETTING = ["squash_action", "env_id", "seed", "checkpoint_every", *NOT_OF_THE_RUN]
 
 # Programs ------------------------------------------------------------------------------------------------------------
 
 
 def stop(message: str, status: int = 2) -> NoReturn:
-    """Ends the program with one line on standard error; status 2: bad input, 1: measuring failed, 130: interrupted."""
+    """Ends the program with one line on standard error. The status is 2 for bad input, 1 where measuring failed, and
+    130 where it was interrupted."""
     print(f"{Path(sys.argv[0]).name}: {message}", file=sys.stderr)
     raise SystemExit(status)
 
 
 @functools.cache
 def note(message: str) -> None:
-    """Says something once."""
+    """Prints a note on standard error, but the same one only once."""
     print(f"{Path(sys.argv[0]).name}: note: {message}", file=sys.stderr)
 
 
 def run_program(main: Callable[[], None]) -> None:
     """Runs a diagnostic as a program."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does
-    sys.path.append(os.getcwd())  # where an environment my_module:MyEnv-v0 and a script of one's own look for modules
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends it as Ctrl-C does
+    sys.path.append(os.getcwd())  # so that my_module:MyEnv-v0 and a user's own script find their modules
     try:
         main()
     except KeyboardInterrupt:
@@ -60,7 +61,7 @@ def run_program(main: Callable[[], None]) -> None:
 
 
 def count_cores() -> int:
-    """Cores that this process may use; macOS and Windows only know how many there are."""
+    """Returns the number of cores that this process may use. macOS and Windows only tell how many there are."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -68,7 +69,7 @@ def count_cores() -> int:
 
 
 class AtLeast(NamedTuple):
-    """The least that an option may be, beside its type; without it, the least is 1."""
+    """Says beside an option's type what its smallest value is. For an option without it, that is 1."""
 
     least: int
     why: str = ""
@@ -76,34 +77,34 @@ class AtLeast(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What every diagnostic that samples can be told."""
+    """The options of every diagnostic that samples."""
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
-    """run folders, of one environment"""
+    """run folders, all of one environment"""
     script: Path | None = None
     """algorithm script; default: the one in algos/ that the run names"""
     out: Path | None = None
-    """folder of figures and numbers; default: figures/ inside the run's folder"""
+    """folder for figures and numbers; default: figures/ inside the run's folder"""
     jobs: int = count_cores()
-    """worker processes; numbers do not depend on it"""
+    """number of worker processes; the results do not depend on it"""
     seed: Annotated[int, AtLeast(0)] = 0
-    """seed of everything sampled here"""
+    """seed of everything that is sampled here"""
     overwrite: bool = False
     """measure anew what an earlier call has measured"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelledOptions(Options):
-    """The same, of those that draw settings beside one another."""
+    """The options of diagnostics that draw settings side by side."""
 
     labels: tuple[str, ...] = ()
-    """labels of your own, each "LABEL=ALGO FLAG ...": for the algorithm's runs with these flags, spelled as run folders
-    spell them"""
+    """your own labels, each "LABEL=ALGO FLAG ...", for the algorithm's runs with these flags, which are spelled as in
+    the names of run folders"""
 
 
 def check_options(args: Any) -> None:
-    """Refuses what tyro lets through: integers below what their field says, and no numbers where the default has
-    some."""
+    """Refuses what tyro lets through: integers that are too small for their field, and an empty list of numbers where
+    the default is not empty."""
     hints = typing.get_type_hints(type(args), include_extras=True)
     for field in fields(args):
         value, extras = getattr(args, field.name), getattr(hints[field.name], "__metadata__", ())
@@ -122,7 +123,7 @@ def check_options(args: Any) -> None:
 
 
 class Source(NamedTuple):
-    """A checkpoint and the script that understands it; small, so that tasks for workers can carry it."""
+    """Names a checkpoint and the script that understands it. It is small, so that tasks for workers can carry it."""
 
     script: Path
     run: Path
@@ -134,14 +135,14 @@ class Source(NamedTuple):
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """A run's config.json: algo, args, versions and the SHA-256 of the script. Stops at what is not a run."""
+    """Reads a run's config.json: algo, args, versions and the SHA-256 of the script. Stops at what is not a run."""
     path = folder / "config.json"
     if not path.is_file():
         stop(f"{folder}: {'no config.json, so not a run' if folder.is_dir() else 'no such run'}")
     try:
         config = json.loads(path.read_text())
         args = config["args"]
-        if not config["algo"].isidentifier():  # a run from elsewhere must not name code of its own
+        if not config["algo"].isidentifier():  # so that a run from elsewhere cannot name code of its own
             raise ValueError(config["algo"])
         if any(args[name] is None for name in ("env_id", "seed", "total_timesteps", "num_envs", "num_steps")):
             raise ValueError(args)
@@ -152,12 +153,11 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def read_progress(folder: Path) -> list[dict[str, str]]:
-    """The rows of a run's progress.csv that are whole; none where there is no such file yet. Stops where it is
-    damaged."""
+    """Returns the complete rows of a run's progress.csv, or none if there is no file yet. Stops where it is damaged."""
     path = folder / "progress.csv"
     try:
         rows = list(csv.DictReader(path.read_text().splitlines())) if path.is_file() else []
-        rows = [row for row in rows if None not in row.values()]  # None: half written
+        rows = [row for row in rows if None not in row.values()]  # a half-written row has None in it
         for row in rows:
             for name, text in row.items():
                 (int if name in ("iteration", "global_step") else float)(text or "nan")
@@ -167,23 +167,23 @@ def read_progress(folder: Path) -> list[dict[str, str]]:
 
 
 def batch_size(config: dict[str, Any]) -> int:
-    """State-action pairs of an iteration (REINFORCE takes some more, to the ends of its episodes)."""
+    """Returns the state-action pairs of an iteration. (REINFORCE takes some more, to the ends of its episodes.)"""
     return config["args"]["num_envs"] * config["args"]["num_steps"]
 
 
 def planned_steps(config: dict[str, Any]) -> int:
-    """Environment steps that the run makes if nothing stops it."""
+    """Returns the number of environment steps that the run makes if nothing stops it."""
     return config["args"]["total_timesteps"] // batch_size(config) * batch_size(config)
 
 
 def load_script(path: Path) -> ModuleType:
-    """An algorithm's script as a module. Stops where it cannot be imported or lacks a function of the contract."""
+    """Imports an algorithm's script as a module. Stops where that fails or a function of the contract is missing."""
     name = f"script_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, path)
         if spec is None or not path.is_file():
             stop(f"{path}: no such Python script; name the one that made the run with --script")
-        script = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look for it there
+        script = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look it up there
         try:
             spec.loader.exec_module(script)
         except Exception as error:
@@ -194,16 +194,22 @@ def load_script(path: Path) -> ModuleType:
     return sys.modules[name]
 
 
+def script_of(algo: str) -> Path:
+    """Returns the script of an algorithm: one in algos/ or, for agents from elsewhere, one beside the diagnostics."""
+    beside = Path(__file__).parent.parent / f"{algo}.py"
+    return beside if algo == "sb3" else ALGOS / f"{algo}.py"
+
+
 def has_critic(source: Source) -> bool:
     return hasattr(load_script(source.script), "value_loss")
 
 
 def open_runs(folders: tuple[Path, ...], script: Path | None, needs_critic: bool = False) -> list[list[Source]]:
-    """The checkpoints of each run, in order. Stops at what is not a run, and at runs of different environments."""
+    """Returns the checkpoints of each run, in order. Stops at what is no run and at runs of different environments."""
     opened = []
     for folder in folders:
         config = read_config(folder)
-        path = script or ALGOS / f"{config['algo']}.py"
+        path = script or script_of(config["algo"])
         try:
             load_script(path).Args(**config["args"])
         except (TypeError, ValueError) as error:
@@ -224,7 +230,8 @@ def open_runs(folders: tuple[Path, ...], script: Path | None, needs_critic: bool
 
 
 def output_folder(out: Path | None, folders: tuple[Path, ...]) -> Path:
-    """--out, or figures/ inside the only run; made where it is not there yet. Stops where nothing can be written."""
+    """Returns --out, or figures/ inside the only run. Makes the folder where there is none yet, and stops where nothing
+    can be written."""
     if out is None and len(folders) > 1:
         stop("several runs: name the folder for their figures with --out")
     out = out or folders[0] / "figures"
@@ -242,15 +249,15 @@ def output_folder(out: Path | None, folders: tuple[Path, ...]) -> Path:
 
 @functools.cache
 def can_step(source: Source) -> bool:
-    """Whether the checkpoint has a next iteration; the last of a finished run has learning rate 0."""
+    """Tells whether the checkpoint has a next iteration. A finished run's last one has none: its learning rate is 0."""
     return load_script(source.script).load_checkpoint(source.path)["global_step"] < planned_steps(
         read_config(source.run)
     )
 
 
 def choose(sources: list[Source], iterations: tuple[int, ...]) -> list[Source]:
-    """The checkpoints of a run at the given iterations; where none are given, 0, 150, 300 and 450 or, in a run without
-    them, its first, its thirds and its last that still has a step."""
+    """Returns the checkpoints of a run at the given iterations. Where none are given, these are 0, 150, 300 and 450. A
+    run that lacks any of them gives its first, those after one and two thirds, and its last with a step."""
     have = {source.iteration: source for source in sources}
     if not iterations:
         going_on = [x for x in have if x < max(have) or can_step(have[x])] or [max(have)]
@@ -263,7 +270,8 @@ def choose(sources: list[Source], iterations: tuple[int, ...]) -> list[Source]:
 
 
 def with_step(sources: list[Source], iterations: tuple[int, ...]) -> list[Source]:
-    """The checkpoints of a run at the given iterations, by default all, that have a next iteration."""
+    """Returns the checkpoints of a run at the given iterations, or by default all that have a next iteration. Stops at
+    a given one that has none."""
     chosen = choose(sources, iterations) if iterations else [x for x in sources if x is not sources[-1] or can_step(x)]
     for source in chosen:
         if not can_step(source):
@@ -275,23 +283,23 @@ def with_step(sources: list[Source], iterations: tuple[int, ...]) -> list[Source
 
 
 def setting(config: dict[str, Any]) -> dict[str, Any]:
-    """What makes the setting of a run, of its config.json: the algorithm and the arguments."""
-    before = dict(bound_action="tanh" if config["args"].get("squash_action") else "no")  # as runs until 2026 had it
+    """Returns what makes the setting of a run, taken from its config.json: the algorithm and the arguments."""
+    before = dict(bound_action="tanh" if config["args"].get("squash_action") else "no")  # runs until 2026 had this flag
     args = {name: x for name, x in config["args"].items() if name not in NOT_OF_THE_SETTING}
     return dict(algo=config["algo"]) | before | args
 
 
 def flag(name: str, value: Any) -> str:
-    """An argument as run folders spell it: no-value-clip, policy-lr=0.0003, policy-hidden=64x64."""
+    """Writes an argument as run folders spell it: no-value-clip, policy-lr=0.0003, policy-hidden=64x64."""
     text = "x".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
     name = name.replace("_", "-")
     return {"True": name, "False": f"no-{name}"}.get(text, f"{name}={text}")
 
 
 def default_flags(algo: str) -> set[str]:
-    """The defaults of algos/<algo>.py, read without running it; none where it cannot be read."""
+    """Reads the defaults of algos/<algo>.py without running it. There are none where it cannot be read."""
     try:
-        source = (ALGOS / f"{algo}.py").read_text()
+        source = script_of(algo).read_text()
         [args] = [x for x in ast.parse(source).body if isinstance(x, ast.ClassDef) and x.name == "Args"]
         return {flag(x.target.id, ast.literal_eval(x.value)) for x in args.body if isinstance(x, ast.AnnAssign)}
     except (OSError, SyntaxError, ValueError):
@@ -299,14 +307,14 @@ def default_flags(algo: str) -> set[str]:
 
 
 def differing(settings: list[dict[str, Any]]) -> list[str]:
-    """Names of the arguments that are not the same in all the settings."""
+    """Returns the names of the arguments that are not the same in all the settings."""
     names = dict.fromkeys(name for x in settings for name in x)
     return [name for name in names if any(x.get(name) != settings[0].get(name) for x in settings)]
 
 
 def label_runs(settings: dict[Path, dict[str, Any]], labels: tuple[str, ...]) -> dict[Path, str]:
-    """The label of each run folder's setting: a given one, or the algorithm and the flags that tell it from the
-    algorithm's other settings here, as far as they are not the script's defaults."""
+    """Returns the label of each run folder's setting. This is a given label, or else the algorithm and the flags that
+    tell the setting from the algorithm's other settings here. Flags that are the script's defaults are left out."""
     found, given = {}, {}
     for algo in dict.fromkeys(x["algo"] for x in settings.values()):
         alike, defaults = {folder: x for folder, x in settings.items() if x["algo"] == algo}, default_flags(algo)

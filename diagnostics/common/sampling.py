@@ -1,5 +1,5 @@
-"""Training states from checkpoints, and what worker processes sample of them. Of an algorithm's script this uses the
-functions of runs.CONTRACT and nothing else."""
+"""This module makes training states from checkpoints and lets worker processes sample from them. From an algorithm's
+script it needs the functions of runs.CONTRACT and nothing else."""
 
 import contextlib
 import copy
@@ -34,23 +34,23 @@ from tqdm import tqdm
 from common import runs
 from common.runs import Source
 
-VERSION = 2  # raised where what is sampled changes: 2, each run has random numbers of its own
+VERSION = 2  # raised whenever the sampled numbers change; since version 2 each run has its own random numbers
 
-ENDLESS = 100_000  # steps after which an episode is given up
+ENDLESS = 100_000  # an episode is given up after so many steps
 AHEAD = 16_384  # steps that keep a worker busy while a checkpoint is measured
-GROUP = 8  # actors of a rollout; fixed, since a row's last bits depend on the size of the batch it is in
+GROUP = 8  # actors of a rollout; fixed, because a row's last bits depend on the size of its batch
 
 # States of checkpoints -----------------------------------------------------------------------------------------------
 
 
 @functools.lru_cache(maxsize=4)
 def read_checkpoint(source: Source) -> tuple[ModuleType, Any, Any]:
-    """Script, arguments and training state of a checkpoint, its statistics frozen. At iteration 0, where there are none
-    of observations and rewards yet, one discarded rollout makes them."""
+    """Returns the script, the arguments and the training state of a checkpoint, with its statistics frozen. At
+    iteration 0 there are no statistics of observations and rewards yet, so one discarded rollout makes them."""
     script = runs.load_script(source.script)
     checkpoint = script.load_checkpoint(source.path)
     try:
-        args = replace(script.Args(**checkpoint["args"]), compile=False)  # an update or two do not repay it
+        args = replace(script.Args(**checkpoint["args"]), compile=False)  # one or two updates do not repay it
         state = script.initial_state(args, script.make_actors(args))
         script.restore(state, checkpoint)
     except (TypeError, ValueError, KeyError, RuntimeError) as error:
@@ -65,24 +65,26 @@ def read_checkpoint(source: Source) -> tuple[ModuleType, Any, Any]:
 
 
 def checkpoint_state(source: Source) -> tuple[ModuleType, Any, Any]:
-    """The same, with a copy of the state: updates change a state in place, and the next caller must not see that."""
+    """Returns the same with a copy of the state, because updates change a state in place and the next caller must not
+    see that."""
     script, args, state = read_checkpoint(source)
     return script, args, copied(state)
 
 
 def copied(state: Any) -> Any:
-    """A copy of a training state but for its actors: a copied environment does not step to the same observations."""
+    """Copies a training state except for its actors, because a copied environment does not step to the same
+    observations."""
     return replace(state, **{name: copy.deepcopy(part) for name, part in vars(state).items() if name != "actors"})
 
 
 def training_state(source: Source) -> tuple[ModuleType, Any, Any]:
-    """Script, arguments and state of a checkpoint as training goes on from it: statistics live, compiled as it was, new
-    episodes."""
+    """Returns the script, the arguments and the state of a checkpoint as training goes on from it: with live
+    statistics, compiled as it was, and with new episodes."""
     script = runs.load_script(source.script)
     checkpoint = script.load_checkpoint(source.path)
     args = script.Args(**checkpoint["args"])
     if args.compile and hasattr(script, "can_compile") and not script.can_compile():
-        args = replace(args, compile=False)  # the same step, but for the last bits
+        args = replace(args, compile=False)  # the step is the same except for its last bits
     if args.compile:
         forget_other_settings(json.dumps(runs.setting(runs.read_config(source.run))))
     state = script.initial_state(args, script.make_actors(args))
@@ -93,13 +95,14 @@ def training_state(source: Source) -> tuple[ModuleType, Any, Any]:
 
 @functools.lru_cache(maxsize=1)
 def forget_other_settings(_: str) -> None:
-    """Called with another setting than before, drops what is compiled: torch refuses to compile a function for more
-    than eight of them."""
+    """Drops what is compiled when it is called with another setting than before. torch refuses to compile a function
+    for more than eight settings."""
     torch.compiler.reset()
 
 
 def next_iteration(source: Source, *_: Any) -> tuple:
-    """The iteration that training took from a checkpoint, exactly: state before, after, statistics, rollout, batch."""
+    """Repeats the iteration that training took from a checkpoint, exactly. Returns the state before and after it, the
+    statistics, the rollout and the batch."""
     script, args, state = training_state(source)
     experience = script.rollout(args, state)
     batch = script.estimate_advantages(args, state, experience)
@@ -112,12 +115,12 @@ def next_iteration(source: Source, *_: Any) -> tuple:
 
 
 def flat_parameters(network: nn.Module) -> Tensor:
-    """The network's parameters as one vector [P]."""
+    """Returns the network's parameters as one vector [P]."""
     return nn.utils.parameters_to_vector(network.parameters()).detach()
 
 
 def with_parameters(network: nn.Module, parameters: Tensor) -> Callable:
-    """The network as a function of observations, its parameters taken from one flat vector [P]."""
+    """Returns the network as a function of observations that takes its parameters from one flat vector [P]."""
     named = dict(network.named_parameters())
     parts = parameters.split([p.numel() for p in named.values()])
     return partial(functional_call, network, {k: x.view(p.shape) for (k, p), x in zip(named.items(), parts)})
@@ -125,7 +128,7 @@ def with_parameters(network: nn.Module, parameters: Tensor) -> Callable:
 
 @torch.no_grad()
 def compare_policies(policy: Callable, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """The policy against the one that collected the batch: ratios and KL(old || new) in nats, both [B]."""
+    """Returns ratios and KL(old || new) in nats, both [B], of the policy against the one that collected the batch."""
     old, new = Independent(Normal(batch["old_means"], batch["old_stds"]), 1), policy(batch["obs"])
     return torch.exp(new.log_prob(batch["actions"]) - batch["old_log_probs"]), kl_divergence(old, new)
 
@@ -135,7 +138,7 @@ def compare_policies(policy: Callable, batch: dict[str, Tensor]) -> tuple[Tensor
 
 @functools.cache
 def run_key(run: Path) -> int:
-    """A number for the run: its algorithm and all arguments that make it."""
+    """Returns a number for the run, made from its algorithm and from all the arguments that define it."""
     config = runs.read_config(run)
     args = {name: x for name, x in config["args"].items() if name not in runs.NOT_OF_THE_RUN}
     text = json.dumps(dict(algo=config["algo"]) | args, sort_keys=True)
@@ -143,29 +146,31 @@ def run_key(run: Path) -> int:
 
 
 def generator(source: Source, *seed: int) -> np.random.Generator:
-    """Random numbers for what is sampled of a run. Each run has its own, or runs that are averaged as if they were
-    independent would share their luck. Within a run, the same seed gives the same numbers at every checkpoint."""
+    """Returns the random numbers for what is sampled from a run. Each run has its own; otherwise runs that are averaged
+    as if they were independent would share their luck. Within a run, the same seed gives the same numbers at every
+    checkpoint."""
     return np.random.default_rng(np.random.SeedSequence(run_key(source.run), spawn_key=seed))
 
 
 def fresh_state(source: Source, seed: tuple[int, ...], num_envs: int, num_steps: int) -> tuple:
-    """Script, arguments and the checkpoint's state with actors that will begin new episodes and a generator of its
-    own."""
+    """Returns the script, the arguments, and the checkpoint's state with actors that will begin new episodes and a
+    generator of its own."""
     script, args, state = checkpoint_state(source)
     args = replace(args, num_envs=num_envs, num_steps=num_steps)
     return script, args, replace(state, actors=script.make_actors(args), rng=generator(source, *seed))
 
 
 def groups(pairs: int, num_steps: int) -> list[tuple[int, int]]:
-    """Actors and steps of each group that together give the pairs: as many whole segments as there are in them, and the
-    first pairs of one more."""
+    """Returns the actors and steps of each group. Together the groups give the pairs: as many whole segments as fit
+    into them, and the first pairs of one more."""
     segments, rest = divmod(pairs, num_steps)
     whole = [(min(GROUP, segments - first), num_steps) for first in range(0, segments, GROUP)]
     return whole + ([(1, rest)] if rest else [])
 
 
 def segment_rows(experience: dict[str, Any], num_steps: int) -> list[slice]:
-    """Rows of each actor's segment in a rollout, num_steps each (REINFORCE's go on to the end of the episode)."""
+    """Returns the rows of each actor's segment in a rollout, num_steps each. What REINFORCE adds to reach the end of
+    the episode is left out."""
     ends, rows, start = np.flatnonzero(experience["ends"]) + 1, [], 0
     while start < len(experience["obs"]):
         rows.append(slice(start, start + num_steps))
@@ -174,7 +179,7 @@ def segment_rows(experience: dict[str, Any], num_steps: int) -> list[slice]:
 
 
 def collect_group(source: Source, seed: tuple[int, ...], num_envs: int, num_steps: int) -> dict[str, Any]:
-    """Fresh segments of a checkpoint's policy, statistics frozen."""
+    """Collects fresh segments of a checkpoint's policy with frozen statistics."""
     script, args, state = fresh_state(source, seed, num_envs, num_steps)
     return script.rollout(args, state)
 
@@ -182,7 +187,7 @@ def collect_group(source: Source, seed: tuple[int, ...], num_envs: int, num_step
 def collect(
     source: Source, seed: tuple[int, ...], pairs: int, sample: "Sampler", group: Callable = collect_group
 ) -> dict[str, Any]:
-    """As many pairs from fresh segments, as one rollout, or as whatever the groups are made into by workers."""
+    """Collects so many pairs from fresh segments, as one rollout or as whatever workers make of the groups."""
     sizes = groups(pairs, runs.read_config(source.run)["args"]["num_steps"])
     tasks = [Task(n * m, partial(group, source, (*seed, i), n, m)) for i, (n, m) in enumerate(sizes)]
     whole, rows = {}, 0
@@ -191,7 +196,7 @@ def collect(
             if isinstance(x, list):
                 whole.setdefault(name, []).extend(x)
                 continue
-            if name not in whole:  # all at once, since millions of pairs are in memory twice while they are joined
+            if name not in whole:  # allocated once, because joining parts would hold millions of pairs in memory twice
                 whole[name] = np.empty((pairs, *x.shape[1:]), x.dtype)
             if len(whole[name]) < rows + len(x):  # REINFORCE's segments go on to the end of an episode
                 whole[name].resize((2 * (rows + len(x)), *x.shape[1:]), refcheck=False)
@@ -204,7 +209,8 @@ def collect(
 
 
 class OneEpisode(gym.Wrapper):
-    """One episode at a time: what a rollout goes on to do after its end is not stepped. Raw return and length of it."""
+    """Plays one episode at a time, and keeps its raw return and length. What a rollout does after the episode's end
+    does not step the environment."""
 
     def begin(self) -> None:
         self.ended, self.total, self.length = False, 0.0, 0
@@ -222,7 +228,8 @@ class OneEpisode(gym.Wrapper):
 
 @functools.lru_cache(maxsize=1)
 def player(source: Source) -> tuple:
-    """Kept by each worker: to make an environment costs as much as an untrained policy's episode."""
+    """Returns what episodes are played with. Each worker keeps it, because making an environment costs as much as an
+    episode of an untrained policy."""
     script, args, state = fresh_state(source, (0,), 1, 32)
     return script, args, state, flat_parameters(state.policy)
 
@@ -230,10 +237,10 @@ def player(source: Source) -> tuple:
 def play_seeds(
     source: Source, seed: tuple[int, ...], first: int, episodes: int, parameters: np.ndarray | None = None
 ) -> list[tuple[float, int]]:
-    """Raw undiscounted return and length of one complete episode of the policy, with the parameters [P] or its own, for
-    each of the seeds (*seed, first), (*seed, first + 1), ... From its seed come an episode's reset and the noise of its
-    actions, step by step, whatever the policy: common random numbers, so that two policies can be compared seed by
-    seed."""
+    """Plays one complete episode of the policy, with the parameters [P] or its own, for each of the seeds
+    (*seed, first), (*seed, first + 1), ... Returns the raw undiscounted return and the length of each. An episode's
+    seed determines its reset and the noise of its actions, step by step, whatever the policy is. With these common
+    random numbers, two policies can be compared seed by seed."""
     script, args, state, own = player(source)
     nn.utils.vector_to_parameters(own if parameters is None else torch.as_tensor(parameters), state.policy.parameters())
     actor, found = copy.copy(state.actors[0]), []
@@ -253,7 +260,7 @@ def play_seeds(
 
 
 def episodes_unit(source: Source) -> str:
-    """What is counted where episodes are played."""
+    """Returns the unit in which episodes are counted while they are played."""
     module, _, name = runs.read_config(source.run)["args"]["env_id"].rpartition(":")
     if module:
         importlib.import_module(module)
@@ -264,8 +271,8 @@ def episodes_unit(source: Source) -> str:
 def play(
     source: Source, seed: tuple[int, ...], first: int, last: int, steps: int, sample: "Sampler", *parameters: np.ndarray
 ) -> Iterator[tuple[float, int]]:
-    """Return and length of the episodes first, ..., last - 1, of about so many steps each: workers begin them at
-    once."""
+    """Returns an iterator over the return and length of the episodes first, ..., last - 1, of about so many steps each.
+    Workers begin them at once."""
     parts = [(i, min(GROUP, last - i)) for i in range(first, last, GROUP)]
     played = sample([Task(n * steps, partial(play_seeds, source, seed, i, n, *parameters)) for i, n in parts])
     return (episode for group in played for episode in group)
@@ -282,8 +289,8 @@ def start_worker() -> None:
 
 
 class Task(NamedTuple):
-    """What a worker does. What goes to it and comes back holds numpy arrays: each tensor between two processes takes a
-    file descriptor."""
+    """Tells a worker what to do. What goes to the worker and comes back holds numpy arrays, because each tensor that
+    goes from one process to another takes a file descriptor."""
 
     steps: int  # environment steps, or whatever else is counted
     call: Callable
@@ -294,8 +301,9 @@ def run_task(task: Task) -> Any:
 
 
 class Sampler:
-    """What measuring samples with. `sample(tasks)` is an iterator of their results, in their order, computed in so many
-    processes, which begin at once; with one, here, one by one as they are asked for."""
+    """Runs what a measurement samples. `sample(tasks)` is an iterator over the tasks' results, in order. They are
+    computed in `jobs` processes, which begin at once; with one job they are computed in this process, one by one as
+    they are asked for."""
 
     def __init__(self, jobs: int, processes: ProcessPoolExecutor, threads: ThreadPoolExecutor):
         self.jobs, self.processes, self.threads, self.lock = jobs, processes, threads, threading.Lock()
@@ -310,8 +318,8 @@ class Sampler:
             yield result
 
     def ahead(self, calls: list[Callable], steps: int) -> Iterator[Callable]:
-        """For each call, which samples so many steps, a function that waits for its result. While one result is used,
-        the next are being sampled: as many as keep every process busy and no more, since each takes memory."""
+        """Yields for each call, which samples so many steps, a function that waits for its result. While one result is
+        used, the next ones are being sampled, but only as many as keep every process busy, since each takes memory."""
         if self.jobs == 1:
             yield from calls
             return
@@ -323,7 +331,7 @@ class Sampler:
 
     @contextlib.contextmanager
     def progress(self, total: int, unit: str) -> Iterator[None]:
-        """Shows meanwhile how many steps, or whatever the unit is, are done."""
+        """Shows how many steps, or whatever the unit is, are done while the with statement runs."""
         print(f"{total:,} {unit} to sample", flush=True)
         self.total, self.unit, self.done = total, unit, 0
         self.start = self.last_line = time.perf_counter()
@@ -331,10 +339,10 @@ class Sampler:
             yield
 
     def advance(self, steps: int) -> None:
-        with self.lock:  # threads that sample ahead count, too
+        with self.lock:  # threads that sample ahead call this, too
             self.done, now = self.done + steps, time.perf_counter()
             self.bar.update(steps)
-            if self.bar.disable and now - self.last_line > 30:  # no terminal: now and then a line instead of the bar
+            if self.bar.disable and now - self.last_line > 30:  # without a terminal, lines replace the bar
                 left = tqdm.format_interval((now - self.start) / self.done * max(0, self.total - self.done))
                 print(f"{self.done:,} of {self.total:,} {self.unit}, {left} left", flush=True)
                 self.last_line = now
@@ -342,14 +350,14 @@ class Sampler:
 
 @contextlib.contextmanager
 def sampler(jobs: int) -> Iterator[Sampler]:
-    """A Sampler, which leaves no process behind."""
+    """Yields a Sampler and leaves no process behind."""
     torch.set_num_threads(1)
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, context, start_worker) as processes, ThreadPoolExecutor(jobs + 1) as threads:
         try:
             yield Sampler(jobs, processes, threads)
         except BaseException as error:
-            threading.excepthook = lambda _: None  # the executor's thread reports what was cancelled under its hands
+            threading.excepthook = lambda _: None  # otherwise the executor's thread complains about cancelled tasks
             threads.shutdown(wait=False, cancel_futures=True)
             processes.shutdown(wait=False, cancel_futures=True)
             for worker in multiprocessing.active_children():

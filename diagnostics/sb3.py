@@ -1,0 +1,791 @@
+"""Makes a run of agents that Stable-Baselines3 (SB3) trained with PPO, so that every diagnostic can look at them.
+
+    python diagnostics/sb3.py ppo_hopper.zip --env-id Hopper-v5 --vecnormalize vecnormalize.pkl --out runs/my_agent
+    python diagnostics/sb3.py logs/rl_model_*_steps.zip --env-id Hopper-v5 --monitor monitor.csv --out runs/my_agent
+    python diagnostics/report.py runs/my_agent
+
+Several files of one training become several checkpoints: those that CheckpointCallback writes, with the statistics that
+lie beside them (rl_model_vecnormalize_10000_steps.pkl beside rl_model_10000_steps.zip), or those of a folder of RL
+Baselines3 Zoo. SB3 saves in the middle of a rollout, so a file becomes the checkpoint of the iteration whose rollout it
+was in; of two files in the same iteration the later one counts. With its monitor.csv, the run also has a progress.csv,
+from which the report can judge learning.
+
+SB3 need not be installed, and nothing in the files is executed. The tensors are loaded with weights_only, the settings
+are read as JSON, and the pickle of VecNormalize is read by an Unpickler that calls nothing.
+
+This file is also the run's script: it has the functions that the diagnostics call, as the scripts in algos/ have them,
+and they do what SB3 does. Actions are clipped to their bounds; VecNormalize's statistics take the observations of all
+environments together; one Adam steps both networks along the gradient of one loss, whose norm is clipped.
+
+SB3 saves neither its random generator nor its environments. So where a diagnostic continues training, it takes an
+iteration with new random numbers, from new episodes. An agent whose training has ended is given one more iteration,
+unless its learning rate has come down to 0.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import io
+import json
+import pickle
+import pickletools
+import re
+import zipfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import gymnasium as gym
+import numpy as np
+import torch
+import tyro
+from common.runs import note, run_program, stop
+from torch import Tensor, nn
+from torch.distributions import Independent, Normal, kl_divergence
+
+# Arguments -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Files:
+    agents: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """zip files of one training, or a folder that holds them"""
+    out: Path
+    """folder of the run to make"""
+    env_id: str = ""
+    """the environment, with the wrappers of the training (my_module:MyEnv-v0); default: the one that --monitor names"""
+    vecnormalize: Path | None = None
+    """statistics of VecNormalize; default: those beside each file, if there are any"""
+    monitor: tuple[Path, ...] = ()
+    """monitor.csv of each of the training's environments, for the run's progress.csv"""
+    learning_rate: float | None = None
+    """constant learning rate, where the files do not say it"""
+    clip_range: float | None = None
+    """constant clip range, where the files do not say it"""
+    clip_range_vf: float | None = None
+    """constant clip range of the value function, where the files do not say it"""
+
+
+# first value, last value, and the share of the training after which the last is reached
+Schedule = tuple[float, float, float]
+
+
+@dataclass(frozen=True)
+class Args:
+    """The settings of an agent, which its file says. They are SB3's, by its names where this project has none."""
+
+    env_id: str = "Hopper-v5"
+    seed: int = 0
+    total_timesteps: int = 1_000_000
+    schedule_steps: int = 1_000_000  # that the schedules are over; total_timesteps may be an iteration longer
+    num_envs: int = 1
+    num_steps: int = 2048
+    batch_size: int = 64  # pairs of a minibatch; the last one of an epoch may have fewer
+    epochs: int = 10
+    learning_rate: Schedule = (3e-4, 3e-4, 1.0)
+    clip_range: Schedule = (0.2, 0.2, 1.0)
+    clip_range_vf: Schedule | None = None
+    gamma: float = 0.99
+    gae_lambda: float = 0.95
+    entropy_coef: float = 0.0
+    vf_coef: float = 0.5
+    max_grad_norm: float = 0.5
+    target_kl: float | None = None
+    normalize_advantage: bool = True
+    policy_hidden: tuple[int, ...] = (64, 64)
+    value_hidden: tuple[int, ...] = (64, 64)
+    activation: str = "Tanh"
+    betas: tuple[float, float] = (0.9, 0.999)
+    adam_eps: float = 1e-5
+    weight_decay: float = 0.0
+    obs_norm: bool = False
+    obs_clip: bool = False
+    obs_clip_range: float = 10.0
+    reward_scale: bool = False
+    reward_clip: bool = False
+    reward_clip_range: float = 10.0
+    norm_gamma: float = 0.99  # of the returns by whose standard deviation rewards are divided
+    norm_eps: float = 1e-8
+    compile: bool = False  # its updates are ordinary torch
+
+    @property
+    def clip_eps(self) -> float:
+        return self.clip_range[0]
+
+
+@dataclass
+class State:
+    """Everything that training changes. A checkpoint holds all of it but the actors."""
+
+    actors: list[Actor]
+    rng: np.random.Generator
+    policy: Policy
+    value: Value
+    adam: dict[str, Any]  # of both networks: step, exp_avg [P] and exp_avg_sq [P], parameters in SB3's order
+    obs_stats: RunningStats
+    reward_stats: RunningStats
+    iteration: int = 0
+    global_step: int = 0
+
+
+@dataclass
+class Actor:
+    """An environment and its unfinished episode."""
+
+    env: gym.Env
+    obs: np.ndarray | None = None  # [obs] as the networks see it; None: to be reset
+    episode_return: float = 0.0  # of the raw rewards
+    episode_length: int = 0
+    past_rewards: float = 0.0  # VecNormalize's discounted sum of the episode's rewards so far
+
+
+# Rollout -------------------------------------------------------------------------------------------------------------
+
+
+def begin_episodes(args: Args, state: State) -> None:
+    """Gives every actor a new episode, since no file says where the old ones were."""
+    note("SB3 saves neither random numbers nor environments: the iterations taken here are like its own, not the same")
+    state.actors = [Actor(actor.env) for actor in state.actors]
+
+
+def rollout(args: Args, state: State) -> dict[str, Any]:
+    """Steps all actors together num_steps times, since VecNormalize's statistics take their observations together.
+
+    Returns what `rollout` of algos/ppo.py returns, actor after actor, which is also the order of SB3's buffer."""
+    policy_mean, std = numpy_forward(state.policy.mean), state.policy.log_std.detach().exp().numpy()
+    spaces = state.actors[0].env.observation_space, state.actors[0].env.action_space
+    low, high, dtype = spaces[1].low, spaces[1].high, spaces[0].dtype
+    if any(actor.obs is None for actor in state.actors):
+        seeds = [int(state.rng.integers(2**31)) for _ in state.actors]
+        raw = np.array([actor.env.reset(seed=seed)[0] for actor, seed in zip(state.actors, seeds)], dtype)
+        for actor, obs in zip(state.actors, observe(args, state.obs_stats, raw)):
+            actor.obs, actor.past_rewards = obs, 0.0
+
+    rows, episodes = [[] for _ in state.actors], []
+    for t in range(args.num_steps):
+        obs = np.array([actor.obs for actor in state.actors])
+        actions = policy_mean(obs) + std * state.rng.standard_normal((len(obs), len(std)), dtype=np.float32)
+        raw, finals, rewards = [], {}, np.empty(len(obs), np.float32)
+        terminated, truncated = np.zeros(len(obs), bool), np.zeros(len(obs), bool)
+        for i, actor in enumerate(state.actors):
+            # The clipping counts as a part of the environment: probabilities are those of the action as drawn.
+            next_obs, reward, terminated[i], truncated[i], _ = actor.env.step(actions[i].clip(low, high))
+            rewards[i], actor.episode_return = reward, actor.episode_return + float(reward)
+            actor.episode_length += 1
+            if terminated[i] or truncated[i]:
+                episodes.append((actor.episode_return, actor.episode_length))
+                actor.episode_return, actor.episode_length = 0.0, 0
+                finals[i] = np.asarray(next_obs, dtype)
+                next_obs, _ = actor.env.reset()
+            raw.append(next_obs)
+
+        # An episode's last observation is normalized by the statistics, but they take in the next one's first instead.
+        seen = observe(args, state.obs_stats, np.array(raw, dtype))
+        learned = scale_rewards(args, state, rewards, terminated | truncated)
+        for i, actor in enumerate(state.actors):
+            actor.obs = seen[i]
+            next_obs = normalize(args, state.obs_stats, finals[i]) if i in finals else seen[i]
+            end = i in finals or t == args.num_steps - 1
+            rows[i].append((obs[i], next_obs, actions[i], learned[i], terminated[i], end))
+
+    names = "obs", "next_obs", "actions", "rewards", "terminations", "ends"
+    columns = zip(*[row for of_actor in rows for row in of_actor])
+    return {name: np.array(x) for name, x in zip(names, columns)} | dict(episodes=episodes)
+
+
+def numpy_forward(network: nn.Sequential) -> Callable[[np.ndarray], np.ndarray]:
+    """The network as a function of few observations [n, in] -> [n, out]. In torch, a pass of so few costs ten times as
+    much."""
+    layers = [(x.weight.detach().numpy().T, x.bias.detach().numpy()) for x in network[::2]]
+    in_numpy = {nn.Tanh: np.tanh, nn.ReLU: lambda x: np.maximum(x, 0)}
+    activation = in_numpy.get(type(network[1])) if len(network) > 1 else None
+    activation = activation or (lambda x: network[1](torch.from_numpy(x)).numpy())
+
+    def forward(x: np.ndarray) -> np.ndarray:
+        for weight, bias in layers[:-1]:
+            x = activation(x @ weight + bias)
+        return x @ layers[-1][0] + layers[-1][1]
+
+    return forward
+
+
+def observe(args: Args, stats: RunningStats, raw: np.ndarray) -> np.ndarray:
+    """Raw observations [n, obs] -> what the networks see. The statistics take them in first."""
+    if args.obs_norm:
+        stats.push(raw)
+    return normalize(args, stats, raw)
+
+
+def normalize(args: Args, stats: RunningStats, raw: np.ndarray) -> np.ndarray:
+    if args.obs_norm:
+        raw = ((raw - stats.mean) / stats.std).clip(-args.obs_clip_range, args.obs_clip_range)
+    return raw.astype(np.float32)
+
+
+def scale_rewards(args: Args, state: State, rewards: np.ndarray, ended: np.ndarray) -> np.ndarray:
+    """Raw rewards of a step [n], float32 -> what is learned from."""
+    if not args.reward_scale:
+        return rewards
+    sums = np.array([actor.past_rewards for actor in state.actors]) * args.norm_gamma + rewards
+    state.reward_stats.push(sums)
+    for actor, total, end in zip(state.actors, sums, ended):
+        actor.past_rewards = 0.0 if end else total
+    scaled = (rewards / state.reward_stats.std).clip(-args.reward_clip_range, args.reward_clip_range)
+    return scaled.astype(np.float32)
+
+
+# Advantages ----------------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def estimate_advantages(args: Args, state: State, experience: dict[str, Any]) -> dict[str, Tensor]:
+    """A rollout -> the batch, as in algos/ppo.py; beside it the clip ranges of the update that comes, for every pair so
+    that minibatches have them."""
+    obs, actions = torch.from_numpy(experience["obs"]), torch.from_numpy(experience["actions"])
+    old_policy, old_values = state.policy(obs), state.value(obs)
+    next_values = state.value(torch.from_numpy(experience["next_obs"])).double().numpy()
+    # SB3 adds gamma V of the last observation to the reward at a time limit, which comes to the same.
+    next_values[experience["terminations"]] = 0.0
+    deltas = experience["rewards"] + args.gamma * next_values - old_values.double().numpy()
+    sums = discounted_sums(deltas, experience["ends"], args.gamma * args.gae_lambda)
+    advantages = torch.from_numpy(sums).float()
+
+    batch = dict(obs=obs, actions=actions, advantages=advantages, value_targets=advantages + old_values)
+    batch |= dict(old_means=old_policy.mean, old_stds=old_policy.stddev, old_values=old_values)
+    batch |= dict(old_log_probs=old_policy.log_prob(actions))
+    for name in ("clip_range", "clip_range_vf"):
+        if getattr(args, name):
+            batch[name] = torch.full_like(old_values, value_now(args, state, getattr(args, name)))
+    return batch
+
+
+def discounted_sums(x: np.ndarray, ends: np.ndarray, decay: float) -> np.ndarray:
+    """Sum over l >= 0 of decay^l x[t + l] for every t, both [B]; no sum goes beyond a step where ends [B] is True."""
+    total, sums = 0.0, []
+    for now, end in zip(reversed(x.tolist()), reversed(ends.tolist())):  # Python floats: no array per step
+        total = now if end else now + decay * total
+        sums.append(total)
+    return np.array(sums[::-1])
+
+
+def value_now(args: Args, state: State, schedule: Schedule) -> float:
+    """The schedule at the update that comes. SB3 looks at it when the update's own rollout is done."""
+    first, last, fraction = schedule
+    done = (state.iteration + 1) * args.num_envs * args.num_steps / args.schedule_steps
+    return last if done > fraction else first + done * (last - first) / fraction
+
+
+# Update --------------------------------------------------------------------------------------------------------------
+
+
+def objective(args: Args, policy: Callable, batch: dict[str, Tensor]) -> Tensor:
+    """PPO's clipped surrogate and the entropy, which the policy's part of the step maximizes."""
+    new_policy, advantages, eps = policy(batch["obs"]), batch["advantages"], batch["clip_range"]
+    if args.normalize_advantage and len(advantages) > 1:
+        advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+    ratio = torch.exp(new_policy.log_prob(batch["actions"]) - batch["old_log_probs"])
+    surrogate = torch.min(advantages * ratio, advantages * ratio.clamp(1 - eps, 1 + eps)).mean()
+    return surrogate + args.entropy_coef * new_policy.entropy().mean()
+
+
+def value_loss(args: Args, value: Callable, batch: dict[str, Tensor]) -> Tensor:
+    """Mean squared error; with clip_range_vf that of a value near the old one, and not the larger of both errors."""
+    values = value(batch["obs"])
+    if args.clip_range_vf:
+        eps, old_values = batch["clip_range_vf"], batch["old_values"]
+        values = old_values + (values - old_values).clamp(-eps, eps)
+    return nn.functional.mse_loss(batch["value_targets"], values)
+
+
+def update(args: Args, state: State, batch: dict[str, Tensor]) -> dict[str, float]:
+    """SB3's train(): epochs over the batch, until the KL of a minibatch exceeds 1.5 target_kl. Changes the state in
+    place and returns the iteration's statistics."""
+    lr, parameters = value_now(args, state, args.learning_rate), in_order(state)
+    adam = torch.optim.Adam(parameters, lr, args.betas, args.adam_eps, args.weight_decay)
+    load_moments(adam, parameters, state.adam)
+    pairs, whole = len(batch["obs"]), args.num_envs * args.num_steps
+    # Of a batch of another size, as landscape.py takes, there are as many minibatches as SB3 makes of its own.
+    size = args.batch_size if pairs == whole else max(2, round(args.batch_size * pairs / whole))
+    norms, far = [], False  # gradient norms of each minibatch: both networks', the policy's, the value network's
+    for _ in range(args.epochs):
+        for rows in torch.from_numpy(state.rng.permutation(pairs)).split(size):
+            minibatch = {name: x[rows] for name, x in batch.items()}
+            far = args.target_kl is not None and estimated_kl(state, minibatch) > 1.5 * args.target_kl
+            if far:
+                break
+            adam.zero_grad()
+            loss = args.vf_coef * value_loss(args, state.value, minibatch) - objective(args, state.policy, minibatch)
+            loss.backward()
+            own = [torch.cat([p.grad.flatten() for p in x.parameters()]).norm() for x in (state.policy, state.value)]
+            norms.append([float(nn.utils.clip_grad_norm_(parameters, args.max_grad_norm)), *map(float, own)])
+            adam.step()
+        if far:
+            break
+    if norms:
+        moments = {name: [adam.state[p][name].flatten() for p in parameters] for name in ("exp_avg", "exp_avg_sq")}
+        step = float(adam.state[parameters[0]]["step"])
+        state.adam = dict(step=step) | {name: torch.cat(x) for name, x in moments.items()}
+    state.iteration += 1
+    state.global_step += pairs
+
+    with torch.no_grad():
+        old = Independent(Normal(batch["old_means"], batch["old_stds"]), 1)
+        kls = kl_divergence(old, state.policy(batch["obs"]))
+    both, of_policy, of_value = np.mean(norms or [[0.0] * 3], axis=0).tolist()
+    clipped = float(np.mean([norm[0] > args.max_grad_norm for norm in norms])) if norms else 0.0
+    statistics = dict(mean_kl=kls.mean().item(), max_kl=kls.max().item(), minibatches=len(norms), grads_clipped=clipped)
+    return statistics | dict(grad_norm=both, policy_grad_norm=of_policy, value_grad_norm=of_value, policy_lr=lr)
+
+
+@torch.no_grad()
+def estimated_kl(state: State, batch: dict[str, Tensor]) -> float:
+    """E[(r - 1) - ln r], which SB3 compares with target_kl before each step."""
+    log_ratio = state.policy(batch["obs"]).log_prob(batch["actions"]) - batch["old_log_probs"]
+    return (log_ratio.exp() - 1 - log_ratio).mean().item()
+
+
+def in_order(state: State) -> list[nn.Parameter]:
+    """The parameters of both networks in the order of SB3's, which the optimizer's file has."""
+    policy, value = state.policy, state.value
+    hidden = [*policy.mean[:-1].parameters(), *value.net[:-1].parameters()]
+    return [policy.log_std, *hidden, *policy.mean[-1].parameters(), *value.net[-1].parameters()]
+
+
+def load_moments(adam: torch.optim.Adam, parameters: list[nn.Parameter], saved: dict[str, Any]) -> None:
+    sizes = [p.numel() for p in parameters]
+    for p, m, v in zip(parameters, saved["exp_avg"].split(sizes), saved["exp_avg_sq"].split(sizes)):
+        if saved["step"]:
+            moments = dict(exp_avg=m.view_as(p).clone(), exp_avg_sq=v.view_as(p).clone())
+            adam.state[p] = dict(step=torch.tensor(saved["step"])) | moments
+
+
+# Networks and statistics ---------------------------------------------------------------------------------------------
+
+
+class Policy(nn.Module):
+    """A Gaussian whose standard deviations do not depend on the state."""
+
+    def __init__(self, mean: nn.Sequential, action_size: int):
+        super().__init__()
+        self.log_std, self.mean = nn.Parameter(torch.zeros(action_size)), mean
+
+    def forward(self, obs: Tensor) -> Independent:
+        means = self.mean(obs)
+        stds = self.log_std.exp().expand_as(means)
+        return Independent(Normal(means, stds, validate_args=False), 1, validate_args=False)
+
+
+class Value(nn.Module):
+    def __init__(self, net: nn.Sequential):
+        super().__init__()
+        self.net = net
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return self.net(obs).squeeze(-1)
+
+
+class RunningStats:
+    """Mean and variance as VecNormalize has them: in batches of all environments, from a count of 1e-4 on."""
+
+    def __init__(self, shape: tuple[int, ...], eps: float):
+        self.frozen, self.eps = False, eps
+        self.count, self.mean, self.var = 1e-4, np.zeros(shape), np.ones(shape)
+
+    def push(self, x: np.ndarray) -> None:
+        """Takes in x [n, ...], unless frozen."""
+        if self.frozen:
+            return
+        delta, count = x.mean(0) - self.mean, self.count + len(x)
+        squares = self.var * self.count + x.var(0) * len(x) + delta**2 * self.count * len(x) / count
+        self.mean, self.var, self.count = self.mean + delta * len(x) / count, squares / count, count
+
+    @property
+    def std(self) -> np.ndarray:
+        return np.sqrt(self.var + self.eps)
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        self.count, self.mean, self.var = saved["count"], saved["mean"].numpy(), saved["var"].numpy()
+
+
+def make_networks(args: Args, obs_size: int, action_size: int) -> tuple[Policy, Value]:
+    def mlp(hidden: tuple[int, ...], out: int) -> nn.Sequential:
+        layers, activation = [], getattr(nn, args.activation)
+        for size_in, size_out in zip([obs_size, *hidden], hidden):
+            layers += [nn.Linear(size_in, size_out), activation()]
+        return nn.Sequential(*layers, nn.Linear([obs_size, *hidden][-1], out))
+
+    torch.manual_seed(args.seed)
+    return Policy(mlp(args.policy_hidden, action_size), action_size), Value(mlp(args.value_hidden, 1))
+
+
+def make_actors(args: Args) -> list[Actor]:
+    return [Actor(gym.make(args.env_id, disable_env_checker=True)) for _ in range(args.num_envs)]
+
+
+def initial_state(args: Args, actors: list[Actor]) -> State:
+    shape = actors[0].env.observation_space.shape
+    policy, value = make_networks(args, shape[0], actors[0].env.action_space.shape[0])
+    zeros = torch.zeros(sum(p.numel() for x in (policy, value) for p in x.parameters()))
+    adam = dict(step=0.0, exp_avg=zeros, exp_avg_sq=zeros.clone())
+    stats = RunningStats(shape, args.norm_eps), RunningStats((), args.norm_eps)
+    return State(actors, np.random.default_rng(args.seed), policy, value, adam, *stats)
+
+
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    try:
+        checkpoint = torch.load(path, weights_only=True)
+    except Exception:  # a damaged file raises almost anything
+        checkpoint = None
+    if not isinstance(checkpoint, dict) or checkpoint.get("algo") != "sb3":
+        stop(f"{path} is damaged, or no checkpoint that sb3.py made; import the agent again")
+    return checkpoint
+
+
+def restore(state: State, checkpoint: dict[str, Any]) -> None:
+    for name in ("policy", "value", "obs_stats", "reward_stats"):
+        getattr(state, name).load_state_dict(checkpoint[name])
+    state.rng.bit_generator.state = checkpoint["rng"]
+    state.adam, state.iteration = checkpoint["adam"], checkpoint["iteration"]
+    state.global_step = checkpoint["global_step"]
+
+
+# Files ---------------------------------------------------------------------------------------------------------------
+
+
+class Inert:
+    """What every global of a pickle becomes: it keeps what it is called with and does nothing."""
+
+    name = ""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Inert:
+        inert = object.__new__(cls)
+        inert.args, inert.state = args, None
+        return inert
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        pass
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Inert:
+        return Inert(*args)
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+    def ignore(self, *_: Any) -> None:
+        pass
+
+    __setitem__ = append = extend = add = ignore
+
+
+class InertUnpickler(pickle.Unpickler):
+    """Reads a pickle without importing or calling anything that it names."""
+
+    def find_class(self, module: str, name: str) -> type[Inert]:
+        return type("Inert", (Inert,), dict(name=f"{module}.{name}"))
+
+    def persistent_load(self, _: Any) -> NoReturn:
+        raise pickle.UnpicklingError("persistent id")
+
+
+def to_numpy(x: Any) -> Any:
+    """Recorded arrays and scalars of numpy, as version 1 and version 2 pickle them -> numpy; other plain values as they
+    are."""
+    kind = x.name.rpartition(".")[2] if isinstance(x, Inert) else ""
+    if kind == "_reconstruct":
+        _, shape, dtype, fortran, data = x.state
+        flat = np.frombuffer(data, to_dtype(dtype))
+        return (flat.reshape(shape[::-1]).T if fortran else flat.reshape(shape)).copy()
+    if kind == "_frombuffer":
+        data, dtype, shape, order = x.args
+        return np.frombuffer(data, to_dtype(dtype)).reshape(shape, order=order).copy()
+    if kind == "scalar":
+        return np.frombuffer(x.args[1], to_dtype(x.args[0]))[0]
+    if not isinstance(x, bool | int | float):
+        raise ValueError(x)
+    return x
+
+
+def to_dtype(x: Inert) -> np.dtype:
+    if x.name != "numpy.dtype" or not re.fullmatch(r"[fiub][1248]", x.args[0]):
+        raise ValueError(x.name)
+    order = x.state[1] if x.state else "|"
+    return np.dtype(order.replace("|", "") + x.args[0])
+
+
+def read_vecnormalize(path: Path) -> dict[str, Any]:
+    """What a file of VecNormalize says: its settings, and obs_rms and ret_rms as mean, var and count."""
+    try:
+        found = InertUnpickler(io.BytesIO(path.read_bytes())).load()
+        if not found.name.endswith("vec_normalize.VecNormalize"):
+            raise ValueError(found.name)
+        names = "norm_obs norm_reward clip_obs clip_reward gamma epsilon".split()
+        values = {name: to_numpy(found.state[name]) for name in names}
+        for name in ("obs_rms", "ret_rms"):
+            if name in found.state:
+                values[name] = {key: np.asarray(to_numpy(x), float) for key, x in found.state[name].state.items()}
+        return values
+    except OSError as error:
+        stop(f"{path}: {error.strerror}")
+    except Exception:  # corrupt bytes raise almost anything
+        stop(f"{path} is not the pickle that VecNormalize.save writes, or it is damaged")
+
+
+@dataclass
+class Agent:
+    """What a zip file of SB3 holds, and the statistics of VecNormalize that belong to it."""
+
+    path: Path
+    version: str
+    data: dict[str, Any]  # settings
+    policy: dict[str, Tensor]
+    optimizer: dict[str, Any]
+    statistics: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def batch(self) -> int:
+        return self.data["n_steps"] * self.data["n_envs"]
+
+    @property
+    def iteration(self) -> int:
+        """Updates that it has made. A file is saved in mid-rollout, so its number of steps does not tell."""
+        done = 1 - self.data["_current_progress_remaining"]
+        return round(done * self.data["_total_timesteps"] / self.batch)
+
+
+NEEDED = """
+    n_steps n_envs batch_size n_epochs gamma gae_lambda ent_coef vf_coef max_grad_norm learning_rate clip_range
+    policy_kwargs observation_space action_space num_timesteps _total_timesteps _current_progress_remaining
+""".split()
+
+
+def read_agent(path: Path) -> Agent:
+    """Reads a zip file. Stops at what is no PPO agent, and at what this file does not know how to continue."""
+    try:
+        with zipfile.ZipFile(path) as file:
+            data, version = json.loads(file.read("data")), file.read("_stable_baselines3_version").decode().strip()
+            if not {"clip_range", "n_epochs"} <= data.keys():
+                stop(f"{path} is not an agent of PPO, the only algorithm of SB3 that can be imported")
+            tensors = [
+                torch.load(io.BytesIO(file.read(name)), weights_only=True, map_location="cpu")
+                for name in ("policy.pth", "policy.optimizer.pth")
+            ]
+    except OSError as error:
+        stop(f"{path}: {error.strerror or error}")
+    except Exception:  # damaged files raise almost anything
+        stop(f"{path} is not a zip file that SB3's save() writes, or it is damaged")
+    agent = Agent(path, version, data, *tensors)
+    if missing := [name for name in NEEDED if name not in data]:
+        stop(f"{path}: SB3 {version}, which wrote it, did not save {', '.join(missing)}")
+    for space, kind in (("action_space", "actions"), ("observation_space", "observations")):
+        shape = data[space].get("_shape", data[space].get("shape"))
+        if "Box" not in data[space].get(":type:", "") or not isinstance(shape, list) or len(shape) != 1:
+            stop(f"{path}: its {kind} are not vectors of numbers, and only those can be imported")
+    known = r"log_std|(mlp_extractor\.(policy|value)_net|action_net|value_net)\..*"
+    if any(name.startswith("mlp_extractor.shared_net") for name in agent.policy):
+        stop(f"{path}: its networks share layers, which SB3 has not had since 1.8.0 and this project never had")
+    if data.get("use_sde") or data["policy_kwargs"].get("squash_output"):
+        stop(f"{path}: gSDE and squashed actions cannot be imported")
+    if not all(re.fullmatch(known, name) for name in agent.policy):
+        stop(f"{path}: recurrent networks and feature extractors with weights cannot be imported")
+    if not data.get("policy_class", {}).get("__module__", "").startswith("stable_baselines3."):
+        stop(f"{path}: it has a policy class of its own, whose code would have to run")
+    return agent
+
+
+def read_schedule(agent: Agent, name: str, given: float | None) -> Schedule:
+    """Reads a schedule from a number, a text, or the bytes of a pickle, but never by running it."""
+    entry = agent.data[name] if given is None else given
+    if isinstance(entry, int | float):
+        return float(entry), float(entry), 1.0
+    if name == "learning_rate":
+        entry = agent.data.get("lr_schedule", entry)
+    text, number = str(entry.get("value_schedule", "")), r"([-+.\deE]+)"
+    if found := re.fullmatch(rf"ConstantSchedule\(val={number}\)", text):
+        return float(found[1]), float(found[1]), 1.0
+    if found := re.fullmatch(rf"LinearSchedule\(start={number}, end={number}, end_fraction={number}\)", text):
+        return float(found[1]), float(found[2]), float(found[3])
+    try:  # before 2.7.0, the number stands only in the pickle of the function that returns it
+        codes = list(pickletools.genops(base64.b64decode(entry[":serialized:"])))
+        numbers = [x for code, x, _ in codes if code.name == "BINFLOAT"]
+        names = {x for code, x, _ in codes if "UNICODE" in code.name}
+        if "constant_fn.<locals>.func" in names and len(numbers) == 1:
+            return numbers[0], numbers[0], 1.0
+        if "SimpleLinearSchedule" in names and len(numbers) == 1:  # RL Baselines3 Zoo has this one
+            return numbers[0], 0.0, 1.0
+    except Exception:
+        pass
+    stop(f"{agent.path}: only its own code knows its {name}; say it with --{name.replace('_', '-')} NUMBER")
+
+
+# Import --------------------------------------------------------------------------------------------------------------
+
+SAME = "n_envs n_steps batch_size n_epochs gamma gae_lambda ent_coef vf_coef max_grad_norm".split()
+OUR_NAMES = dict(n_envs="num_envs", n_steps="num_steps", n_epochs="epochs", ent_coef="entropy_coef")
+
+
+def settings_of(files: Files, agent: Agent, env_id: str) -> Args:
+    data, statistics, group = agent.data, agent.statistics, agent.optimizer["param_groups"][0]
+    activation = re.findall(r"(\w+)'>$", data["policy_kwargs"].get("activation_fn", "<class 'torch.nn.Tanh'>"))
+    if not activation or not hasattr(nn, activation[0]):
+        stop(f"{agent.path}: its activation is none of torch's")
+    hidden = {
+        f"{net}_hidden": tuple(
+            len(x) for name, x in agent.policy.items() if re.fullmatch(rf"mlp_extractor\.{net}_net\.\d+\.weight", name)
+        )
+        for net in ("policy", "value")
+    }
+    rate = read_schedule(agent, "learning_rate", files.learning_rate)
+    has_vf = data.get("clip_range_vf") is not None or files.clip_range_vf is not None
+    # A finished agent has no next iteration in its own plan. One more shows what its step would be.
+    done = agent.iteration * agent.batch
+    normalized = dict(norm_obs=False, norm_reward=False, clip_obs=10.0, clip_reward=10.0, gamma=0.99, epsilon=1e-8)
+    normalized |= statistics
+    return Args(
+        **{OUR_NAMES.get(name, name): data[name] for name in SAME},
+        **hidden,
+        env_id=env_id,
+        seed=data.get("seed") or 0,
+        total_timesteps=max(data["_total_timesteps"], done + agent.batch * (rate[1] > 0)),
+        schedule_steps=data["_total_timesteps"],
+        learning_rate=rate,
+        clip_range=read_schedule(agent, "clip_range", files.clip_range),
+        clip_range_vf=read_schedule(agent, "clip_range_vf", files.clip_range_vf) if has_vf else None,
+        target_kl=data.get("target_kl"),
+        normalize_advantage=data.get("normalize_advantage", True),
+        activation=activation[0],
+        betas=tuple(group["betas"]),
+        adam_eps=group["eps"],
+        weight_decay=group["weight_decay"],
+        obs_norm=normalized["norm_obs"],
+        obs_clip=normalized["norm_obs"],
+        obs_clip_range=normalized["clip_obs"],
+        reward_scale=normalized["norm_reward"],
+        reward_clip=normalized["norm_reward"],
+        reward_clip_range=normalized["clip_reward"],
+        norm_gamma=normalized["gamma"],
+        norm_eps=normalized["epsilon"],
+    )
+
+
+def make_checkpoint(agent: Agent, args: Args) -> dict[str, Any]:
+    """Returns the fields of the agent's state. Stops where its tensors do not fit the environment."""
+    state = initial_state(args, make_actors(args))
+    renamed = {"policy": {}, "value": {}}
+    for name, x in agent.policy.items():
+        net, ours = ("value", "net") if "value_net" in name else ("policy", "mean")
+        last = 2 * len(args.value_hidden if net == "value" else args.policy_hidden)
+        name = re.sub(r"^mlp_extractor\.\w+_net\.", f"{ours}.", name)
+        renamed[net][re.sub(r"^(action|value)_net\.", f"{ours}.{last}.", name)] = x
+    try:
+        state.policy.load_state_dict(renamed["policy"])
+        state.value.load_state_dict(renamed["value"])
+    except RuntimeError:
+        sees, acts = renamed["policy"]["mean.0.weight"].shape[1], len(renamed["policy"]["log_std"])
+        spaces = state.actors[0].env.observation_space, state.actors[0].env.action_space
+        text = f"{sees} observed numbers and {acts} actions, but {args.env_id} has {spaces[0].shape[0]} and"
+        stop(f"{agent.path} has {text} {spaces[1].shape[0]}; name the --env-id of its training, with its wrappers")
+    if moments := agent.optimizer["state"]:
+        state.adam = dict(step=float(moments[0]["step"]))
+        for name in ("exp_avg", "exp_avg_sq"):
+            state.adam[name] = torch.cat([moments[i][name].flatten() for i in range(len(agent.policy))])
+    checkpoint = {name: getattr(state, name).state_dict() for name in ("policy", "value")}
+    for ours, theirs in (("obs_stats", "obs_rms"), ("reward_stats", "ret_rms")):
+        stats = getattr(state, ours)
+        found = agent.statistics.get(theirs) or dict(count=stats.count, mean=stats.mean, var=stats.var)
+        if found["mean"].shape != stats.mean.shape:
+            stop(f"{agent.path}: the statistics of VecNormalize are not those of {args.env_id}")
+        tensors = {x: torch.from_numpy(np.array(found[x])) for x in ("mean", "var")}
+        checkpoint[ours] = tensors | dict(count=float(found["count"]))
+    counters = dict(iteration=agent.iteration, global_step=agent.iteration * agent.batch)
+    return checkpoint | counters | dict(adam=state.adam, rng=state.rng.bit_generator.state)
+
+
+def find_agents(files: Files) -> list[Agent]:
+    """Returns the agents, one for each iteration, in order, each with the statistics that belong to it."""
+    paths = [x for path in files.agents for x in (sorted(path.glob("*.zip")) if path.is_dir() else [path])]
+    found = {}
+    for agent in sorted(map(read_agent, paths), key=lambda x: x.data["num_timesteps"]):
+        found[agent.iteration] = agent  # of two in one iteration, the later stays
+    if len({(x.batch, x.data["n_envs"], x.data["_total_timesteps"]) for x in found.values()}) > 1:
+        stop("these files are not of one training: they differ in n_steps, n_envs or the number of steps")
+    # RL Baselines3 Zoo saves one file of statistics, in a folder beside the agents.
+    common = files.vecnormalize or next((x for path in paths for x in path.parent.glob("*/vecnormalize.pkl")), None)
+    for agent in found.values():
+        name = re.sub(r"_(\d+_steps)\.zip$", r"_vecnormalize_\1.pkl", agent.path.name)
+        own = agent.path.with_name(name) if name.endswith(".pkl") else agent.path
+        if own != agent.path and not own.is_file() and common:
+            note(f"checkpoints without statistics of their own get those of {common}")
+        path = own if own != agent.path and own.is_file() else common
+        agent.statistics = read_vecnormalize(path) if path else {}
+    return list(found.values()) or stop("there is no zip file")
+
+
+Episode = tuple[float, int]  # return and length
+
+
+def read_monitors(paths: tuple[Path, ...]) -> tuple[str, list[list[Episode]]]:
+    """Returns the environment's id, where it stands there, and the episodes of each environment."""
+    env_id, found = "", []
+    for path in paths:
+        try:
+            first, *lines = path.read_text().splitlines()
+            env_id = json.loads(first.removeprefix("#")).get("env_id") or env_id
+            found.append([(float(row["r"]), int(float(row["l"]))) for row in csv.DictReader(lines)])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            stop(f"--monitor {path} is not a file that SB3's Monitor writes")
+    return env_id, found
+
+
+def write_progress(path: Path, agent: Agent, monitors: list[list[Episode]]) -> None:
+    """Writes a row for each iteration with what the monitors say about it. The progress.csv of SB3 would not do, since
+    its returns are means over the last 100 episodes."""
+    ended = {}
+    for episodes in monitors:
+        for episode, steps in zip(episodes, np.cumsum([length for _, length in episodes])):
+            ended.setdefault((int(steps) - 1) // agent.data["n_steps"], []).append(episode)
+    columns = "iteration global_step sps episodes episodic_return episodic_length entropy mean_kl explained_variance"
+    with open(path, "w", newline="") as file:
+        table = csv.DictWriter(file, columns.split())
+        table.writeheader()
+        for i in range(agent.iteration):
+            row = dict(iteration=i, global_step=(i + 1) * agent.batch)
+            if monitors:
+                row["episodes"] = len(ended.get(i, []))
+            if i in ended:
+                row["episodic_return"], row["episodic_length"] = np.mean(ended[i], axis=0).tolist()
+            table.writerow(row)
+
+
+def main(argv: list[str] | None = None) -> None:
+    files = tyro.cli(Files, args=argv, description=__doc__)
+    monitored, episodes = read_monitors(files.monitor)
+    env_id = files.env_id or monitored or stop("the files do not say which environment this is: name it with --env-id")
+    agents = find_agents(files)
+    script = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
+    checkpoints = {}
+    for agent in agents:
+        try:
+            args = settings_of(files, agent, env_id)
+            config = dict(algo="sb3", args=asdict(args), script=script, versions=dict(stable_baselines3=agent.version))
+            checkpoints[agent.iteration] = config | make_checkpoint(agent, args)
+        except (gym.error.Error, ImportError) as error:
+            stop(f"--env-id {env_id}: {' '.join(str(error).split())}")
+    if (files.out / "config.json").exists():
+        stop(f"--out {files.out} holds a run already; name another folder")
+    try:
+        (files.out / "checkpoints").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        stop(f"--out {files.out}: {error.strerror}")
+    for iteration, checkpoint in checkpoints.items():
+        torch.save(checkpoint, files.out / "checkpoints" / f"iter_{iteration:06d}.pt")
+    write_progress(files.out / "progress.csv", agents[-1], episodes)
+    (files.out / "config.json").write_text(json.dumps(config, indent=1))  # the newest agent's; last: now it is a run
+    made = f"iterations {', '.join(map(str, checkpoints))} of {agents[-1].batch:,} steps each"
+    print(f"{files.out}: PPO of SB3 {agents[-1].version} on {env_id}, {made}")
+
+
+if __name__ == "__main__":
+    run_program(main)
