@@ -43,7 +43,7 @@ def test_readme_commands_are_understood(runs, monkeypatch):
                 monkeypatch.setattr(script, "train", lambda args: None)
                 script.main([*flags, "--no-compile"])
             else:
-                tyro.cli(script.Args, args=flags)
+                tyro.cli(script.Files if path.endswith("sb3.py") else script.Args, args=flags)
     assert all(number >= 3 for number in understood.values()), understood
 
 

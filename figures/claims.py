@@ -1,0 +1,1006 @@
+"""What the papers claim, and what the numbers in this folder say about each claim.
+
+    python figures/claims.py      # writes the tables into README.md and draws claims.png and clipping/effects.png
+
+Every verdict is computed here from the JSON files, by the rules that README.md states under "How it is decided". A test
+compares the tables of README.md with this file, so that no verdict can stand there that its numbers do not give.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from scipy import stats
+
+FIGURES = Path(__file__).parent
+HOLDS, NOT, UNCLEAR = "holds", "does not hold", "cannot tell"
+ENVIRONMENTS = "Walker2d", "Hopper", "Humanoid", "HalfCheetah"
+DRAWS = 10_000  # resamples of a bootstrap
+
+
+@dataclass
+class Cell:
+    """What was measured about a claim in one environment."""
+
+    text: str
+    verdict: str
+    seeds: int
+    p: float | None = None  # for Holm's correction; None where there are too few runs for a test
+    alone: bool = False  # whether the verdict holds alone but not after Holm's correction
+
+
+@dataclass
+class Claim:
+    short: str  # its name in the picture
+    words: str  # the paper's words and where they stand
+    paper: str  # the paper's own numbers
+    cells: dict[str, Cell] = field(default_factory=dict)  # by environment
+
+
+# Numbers -------------------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def measured(path: str) -> Any:
+    return json.loads((FIGURES / f"{path}.json").read_text())
+
+
+def plain(x: float, digits: int = 0) -> str:
+    return f"{round(x, digits) + 0:,.{max(digits, 0)}f}".replace("-", "−")  # + 0: no −0
+
+
+def show(mean: float, low: float, high: float) -> str:
+    """Writes a mean and its interval with the two or three digits of the interval's half width that mean something."""
+    digits = 1 - int(np.floor(np.log10((high - low) / 6)))
+    return f"{plain(mean, digits)} [{plain(low, digits)}, {plain(high, digits)}]"
+
+
+def show_dict(numbers: dict[str, Any]) -> str:
+    return show(numbers["mean"], *numbers["interval"])
+
+
+def span(values: Iterable[float], digits: int = 0) -> str:
+    values = list(values)
+    return f"{plain(min(values), digits)} to {plain(max(values), digits)}"
+
+
+def two_digits(x: float) -> str:
+    return plain(x, 1 - int(np.floor(np.log10(x))))
+
+
+class Estimate:
+    """The sum of the weighted means of independent samples [n], [m], ..., by Student's t with Satterthwaite's degrees
+    of freedom. For two samples with weights 1 and -1 that is Welch's."""
+
+    def __init__(self, samples: list[np.ndarray], weights: Iterable[float]):
+        self.samples, self.weights = samples, tuple(weights)
+        parts = [w**2 * x.var(ddof=1) / len(x) for w, x in zip(self.weights, samples)]
+        self.mean = float(sum(w * x.mean() for w, x in zip(self.weights, samples)))
+        self.error = float(sum(parts) ** 0.5)
+        self.freedom = sum(parts) ** 2 / sum(p**2 / (len(x) - 1) for p, x in zip(parts, samples))
+
+    def interval(self, level: float = 0.95) -> tuple[float, float]:
+        half = float(stats.t.ppf(0.5 + level / 2, self.freedom)) * self.error
+        return self.mean - half, self.mean + half
+
+    def bootstrapped(self, level: float = 0.95) -> tuple[float, float]:
+        return bca(lambda *x: sum(w * y.mean(-1) for w, y in zip(self.weights, x)), self.samples, level)
+
+    def below(self, bound: float) -> float:
+        """Returns the one-sided p-value for the estimated number being below the bound."""
+        return float(stats.t.cdf((self.mean - bound) / self.error, self.freedom))
+
+    def __str__(self) -> str:
+        return show(self.mean, *self.interval())
+
+
+def bca(statistic: Callable, samples: list[np.ndarray], level: float = 0.95) -> tuple[float, float]:
+    found = stats.bootstrap(
+        samples,
+        lambda *x, axis: statistic(*x),
+        n_resamples=DRAWS,
+        batch=1000,
+        vectorized=True,
+        confidence_level=level,
+        rng=0,
+    ).confidence_interval
+    return float(found.low), float(found.high)
+
+
+# Rules ---------------------------------------------------------------------------------------------------------------
+
+
+def judge_sign(x: Estimate, sign: int = 1) -> tuple[str, float]:
+    """Judges the claim that x is above 0 (or below, with sign -1): its 95 % interval decides, if BCa's agrees."""
+    sides = {tuple(np.sign(ends)) for ends in (x.interval(), x.bootstrapped())}
+    verdict = {((sign, sign),): HOLDS, ((-sign, -sign),): NOT}.get(tuple(sides), UNCLEAR)
+    return verdict, 2 * min(x.below(0), 1 - x.below(0))
+
+
+def judge_none(x: Estimate, low: float, high: float) -> tuple[str, float]:
+    """Judges the claim that x is between two margins: it holds if the 90 % interval lies within them (which is to do
+    two one-sided tests), and does not if the 95 % interval lies outside."""
+    kinds = x.interval, x.bootstrapped
+    if all(low < kind(0.9)[0] and kind(0.9)[1] < high for kind in kinds):
+        return HOLDS, max(x.below(high), 1 - x.below(low))
+    outside = 2 * min(x.below(low), 1 - x.below(high))
+    if all(kind()[1] < low or kind()[0] > high for kind in kinds):
+        return NOT, outside
+    return UNCLEAR, min(outside, max(x.below(high), 1 - x.below(low)))
+
+
+def correct(claims: list[Claim]) -> list[Claim]:
+    """Marks what is decided alone but not after Holm's correction for all tests of a question."""
+    cells = sorted((x for claim in claims for x in claim.cells.values() if x.p is not None), key=lambda x: x.p)
+    significant = True
+    for i, cell in enumerate(cells):
+        significant = significant and cell.p < 0.05 / (len(cells) - i)
+        cell.alone = cell.verdict != UNCLEAR and not significant
+    return claims
+
+
+def of_one_seed(short: str, words: str, paper: str, **cells: tuple[str, str]) -> Claim:
+    """A claim that was looked at in one run of each algorithm; a cell is its text and its verdict."""
+    return Claim(short, words, paper, {env: Cell(text, verdict, 1) for env, (text, verdict) in cells.items()})
+
+
+def decided(yes: bool, no: bool | None = None) -> str:
+    """Returns the verdict of something that is so, is not so, or is known to be neither."""
+    return HOLDS if yes else NOT if no or no is None else UNCLEAR
+
+
+# The step or the optimizations ---------------------------------------------------------------------------------------
+
+FOUR = "PPO", "PPO-M", "TRPO", "TRPO+"
+OPTIMIZATIONS, STEP, INTERACTION = (0.5, -0.5, -0.5, 0.5), (0.5, 0.5, -0.5, -0.5), (0.5, -0.5, 0.5, -0.5)
+PLACES = "Walker2d", "Hopper", "Humanoid"
+PAPER = {  # IM's Tables 2 and 3: mean and 95 % interval
+    "PPO": ((3292, 3157, 3426), (2513, 2391, 2632), (806, 785, 827)),
+    "PPO-M": ((2735, 2602, 2866), (2142, 2008, 2279), (674, 656, 695)),
+    "PPO-NoClip": ((2867, 2701, 3024), (2371, 2316, 2424), (831, 798, 869)),
+    "TRPO": ((2791, 2709, 2873), (2043, 1948, 2136), (586, 576, 596)),
+    "TRPO+": ((3050, 2976, 3126), (2466, 2381, 2549), (1030, 979, 1083)),
+}
+
+
+@functools.cache
+def finals(place: str) -> dict[str, np.ndarray]:
+    return {x["label"]: np.array(x["finals"]) for x in measured(f"clipping/{place.lower()}")["settings"]}
+
+
+def effect(place: str, weights: tuple[float, ...], names: tuple[str, ...] = FOUR) -> Estimate:
+    return Estimate([finals(place)[x] for x in names], weights)
+
+
+def difference(place: str, x: str, y: str) -> Estimate:
+    return effect(place, (1, -1), (x, y))
+
+
+def in_paper(place: str, weights: Iterable[float], names: tuple[str, ...] = FOUR) -> tuple[float, float, float]:
+    """Returns an effect and its interval from the paper's means, whose intervals are added as independent errors."""
+    numbers = [PAPER[x][PLACES.index(place)] for x in names]
+    mean = sum(w * x[0] for w, x in zip(weights, numbers))
+    half = sum((w * (x[2] - x[1]) / 2) ** 2 for w, x in zip(weights, numbers)) ** 0.5
+    return mean, mean - half, mean + half
+
+
+def paper_row(weights: Iterable[float], names: tuple[str, ...] = FOUR) -> str:
+    return "; ".join("{:.0f} [{:.0f}, {:.0f}]".format(*in_paper(x, weights, names)) for x in PLACES).replace("-", "−")
+
+
+def margin(place: str) -> float:
+    """Half of the paper's own main effect of the optimizations."""
+    return in_paper(place, OPTIMIZATIONS)[0] / 2
+
+
+def seeds(place: str, *names: str) -> int:
+    return min(len(finals(place)[x]) for x in names)
+
+
+def gain(*samples: np.ndarray) -> np.ndarray:
+    """Returns the share of PPO's gain over TRPO that is the main effect of the optimizations."""
+    ppo, ppo_m, trpo, trpo_plus = (x.mean(-1) for x in samples)
+    return (ppo - ppo_m - trpo + trpo_plus) / 2 / (ppo - trpo)
+
+
+def judge_share(place: str) -> Cell:
+    """Judges whether the optimizations make most of PPO's gain over TRPO. If there is a gain, that is so exactly where
+    their main effect is above the step's, and the difference of both is TRPO+ - PPO-M."""
+    total, more = difference(place, "PPO", "TRPO"), difference(place, "TRPO+", "PPO-M")
+    samples = [finals(place)[x] for x in FOUR]
+    percent = f"{100 * float(gain(*samples)):.0f} %"
+    if judge_sign(total)[0] != HOLDS:
+        return Cell(f"{percent}, no interval: the gain is {total}", UNCLEAR, seeds(place, *FOUR), judge_sign(total)[1])
+    percent += " [{:.0f}, {:.0f}]".format(*(100 * x for x in bca(gain, samples)))
+    verdict, p = judge_sign(more)
+    return Cell(percent, verdict, seeds(place, *FOUR), max(p, judge_sign(total)[1]))
+
+
+def judge_more(place: str) -> Cell:
+    """Judges whether the optimizations' main effect is larger than the step's in absolute value: it is, if it exceeds
+    both the step's and its negative."""
+    more, total = difference(place, "TRPO+", "PPO-M"), difference(place, "PPO", "TRPO")
+    least = min((more, total), key=lambda x: x.mean)
+    verdicts, ps = zip(judge_sign(more), judge_sign(total))
+    verdict = HOLDS if set(verdicts) == {HOLDS} else NOT if set(verdicts) == {HOLDS, NOT} else UNCLEAR
+    return Cell(str(least), verdict, seeds(place, *FOUR), max(ps))
+
+
+def about_the_step() -> list[Claim]:
+    effects = {place: (effect(place, OPTIMIZATIONS), effect(place, STEP)) for place in PLACES}
+    found = [
+        Claim(
+            "the optimizations raise the reward",
+            "“code-level optimizations contribute to algorithms' increased performance” (IM sec. 5): their main effect",
+            paper_row(OPTIMIZATIONS),
+            {x: Cell(str(effects[x][0]), *with_seeds(judge_sign(effects[x][0]), x)) for x in PLACES},
+        ),
+        Claim(
+            "… more than the choice of algorithm",
+            "“… often significantly more than the choice of algorithm” (IM sec. 5): by how much their main effect is "
+            "larger than the step's",
+            "; ".join(
+                f"{in_paper(x, OPTIMIZATIONS)[0] - abs(in_paper(x, STEP)[0]):.0f}".replace("-", "−") for x in PLACES
+            ),
+            {x: judge_more(x) for x in PLACES},
+        ),
+        Claim(
+            "… and are most of PPO's gain over TRPO",
+            "“are responsible for most of PPO's gain in cumulative reward over TRPO” (IM abstract): their share of it",
+            "; ".join(f"{100 * paper_share(x):.0f} %" for x in PLACES),
+            {x: judge_share(x) for x in PLACES},
+        ),
+        Claim(
+            "the step makes no difference",
+            "“the core algorithm employed does not seem to have a significant impact on reward” (IM sec. 5): the "
+            "step's main effect",
+            paper_row(STEP),
+            {x: Cell(str(effects[x][1]), *with_seeds(judge_margin(effects[x][1], x), x)) for x in PLACES},
+        ),
+    ]
+    for short, x, y in (("… with the optimizations", "PPO", "TRPO+"), ("… and without them", "PPO-M", "TRPO")):
+        cells = {place: difference(place, x, y) for place in PLACES}
+        cells = {z: Cell(str(d), *with_seeds(judge_margin(d, z), z, x, y)) for z, d in cells.items()}
+        found.append(Claim(short, f"the same, {x} − {y}", paper_row((1, -1), (x, y)), cells))
+    for short, x, y, words in (
+        ("PPO is above PPO-M", "PPO", "PPO-M", "“17%” on Hopper (IM sec. 5)"),
+        ("TRPO+ is above TRPO", "TRPO+", "TRPO", "“21%” on Hopper (IM sec. 5)"),
+    ):
+        cells = {place: difference(place, x, y) for place in PLACES}
+        cells = {z: Cell(str(d), *with_seeds(judge_sign(d), z, x, y)) for z, d in cells.items()}
+        found.append(Claim(short, f"{words}: {x} − {y}", paper_row((1, -1), (x, y)), cells))
+    return correct(found)
+
+
+def with_seeds(judged: tuple[str, float], place: str, *names: str) -> tuple[str, int, float]:
+    verdict, p = judged
+    return verdict, seeds(place, *(names or FOUR)), p
+
+
+def judge_margin(x: Estimate, place: str) -> tuple[str, float]:
+    return judge_none(x, -margin(place), margin(place))
+
+
+def paper_share(place: str) -> float:
+    return in_paper(place, OPTIMIZATIONS)[0] / in_paper(place, (1, -1), ("PPO", "TRPO"))[0]
+
+
+def about_clipping() -> list[Claim]:
+    over = {x: difference(x, "PPO", "PPO-NoClip") for x in PLACES}
+    above = {x: difference(x, "PPO-NoClip", "PPO-M") for x in PLACES}
+    names = "PPO", "PPO-NoClip"
+    found = [
+        Claim(
+            "PPO and PPO-NoClip differ little",
+            "“little difference between the rewards” (IM Table 3): PPO − PPO-NoClip",
+            paper_row((1, -1), names),
+            {x: Cell(str(d), *with_seeds(judge_margin(d, x), x, *names)) for x, d in over.items()},
+        ),
+        Claim(
+            "PPO does not need its clipping",
+            "“not necessary to achieve high performance” (IM sec. 5): PPO − PPO-NoClip is below the margin",
+            "the same",
+            {x: Cell("the same", *with_seeds(judge_none(d, -np.inf, margin(x)), x, *names)) for x, d in over.items()},
+        ),
+        Claim(
+            "PPO-NoClip is above PPO-M",
+            "“performs uniformly better than PPO-M” (IM sec. 5): PPO-NoClip − PPO-M",
+            paper_row((1, -1), ("PPO-NoClip", "PPO-M")),
+            {x: Cell(str(d), *with_seeds(judge_sign(d), x, "PPO-NoClip", "PPO-M")) for x, d in above.items()},
+        ),
+    ]
+    return correct(found)
+
+
+def levels() -> str:
+    """Writes IM's Tables 2 and 3 beside ours, with AAI and ACLI, and what chance alone would make of these."""
+    header = [""] + [x for place in PLACES for x in (f"{place}-v4", "the paper")]
+    lines = [header, ["---"] * len(header)]
+    for name in PAPER:
+        line = [name]
+        for place in PLACES:
+            low, high = PAPER[name][PLACES.index(place)][1:]
+            line += [
+                str(Estimate([finals(place)[name]], [1])),
+                f"{PAPER[name][PLACES.index(place)][0]} [{low}, {high}]",
+            ]
+        lines.append(line)
+    normal = np.random.default_rng(0).standard_normal((2, 100_000))
+    pairs = dict(
+        AAI=(("PPO", "TRPO+"), ("PPO-M", "TRPO"), (242, 99, 224)),
+        ACLI=(("PPO", "PPO-M"), ("TRPO+", "TRPO"), (557, 421, 444)),
+    )
+    for name, (first, second, printed) in pairs.items():
+        line = [f"{name} (by chance alone)"]
+        for place, x in zip(PLACES, printed):
+            found = difference(place, *first), difference(place, *second)
+            chance = np.abs(normal * [[y.error] for y in found]).max(0).mean()
+            line += [f"{max(abs(y.mean) for y in found):.0f} ({chance:.0f})", str(x)]
+        lines.append(line)
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+# How far steps go ----------------------------------------------------------------------------------------------------
+
+
+def agent(cell: dict[str, Any]) -> str:
+    """Returns which of CL's PPO and TRPO and IM's PPO-M made the run."""
+    if cell["algo"] == "trpo_plus":
+        return "TRPO"
+    return "PPO" if "policy-lr" in cell["run"] else "PPO-M"
+
+
+def by_agent(path: str, first: int = 0) -> dict[str, list[dict[str, Any]]]:
+    """Returns a diagnostic's cells from this iteration on, by agent."""
+    found = {}
+    for x in measured(path):
+        if x["iteration"] >= first:
+            found.setdefault(agent(x), []).append(x)
+    return found
+
+
+BOUNDS = dict(Hopper=0.13, Walker2d=0.04)  # TRPO's, on the mean KL
+
+
+def about_steps() -> list[Claim]:
+    kept, heldout, ratios, states, peaks, both, only, better = ({} for _ in range(8))
+    for env, bound in BOUNDS.items():
+        of = by_agent(f"trust_region/{env.lower()}")
+        kl = {name: np.array([x["train"]["mean_kl"] for x in cells]) for name, cells in of.items()}
+        largest = {name: np.array([x["train"]["max_ratio"] for x in cells]) for name, cells in of.items()}
+        iterations, n = [x["iteration"] for x in of["PPO"]], len(of["PPO"])
+        below = kl["TRPO"] <= bound
+        middle = np.median(kl["TRPO"]) / bound
+        kept[env] = f"kept at {below.sum()} of {n} steps; the median is {middle:.2f} of it", decided(below.all())
+        out = np.array([x["heldout"]["mean_kl"] for x in of["TRPO"]]) / bound
+        text = f"kept at {(out <= 1).sum()} of {n} steps; the largest is {out.max():.2f} of it"
+        heldout[env] = text, decided(out.max() < 1.1)
+        smallest = {name: min(x) for name, x in largest.items()}
+        text = ", ".join(f"{name} {span(x, 1)}" for name, x in largest.items())
+        ratios[env] = text, decided(min(smallest.values()) > 1.2)
+        most = np.array([x["train"]["max_kl"] for x in of["TRPO"]]) / bound
+        states[env] = f"{span(most)} times the bound", decided((most >= 100).mean() > 0.5)
+        k = int(np.argmax(kl["PPO"]))
+        quarter = n // 4
+        rise = kl["PPO-M"][-quarter:].mean() / kl["PPO-M"][:quarter].mean()
+        text = f"PPO's peak at iteration {iterations[k]} of 488, PPO-M's last quarter is {rise:.1f} times its first"
+        peaks[env] = text, decided(0 < k < n - 1 and kl["PPO"][-1] < kl["PPO"][0] and rise > 1)
+        text = f"at most {max(kl['PPO']) / bound:.2f} (PPO) and {max(kl['PPO-M']) / bound:.2f} (PPO-M) of the bound"
+        both[env] = text, decided(max(kl["PPO-M"]) < bound and max(kl["PPO"]) < bound)
+        only[env] = (
+            f"PPO's is the larger at {(kl['PPO'] > kl['PPO-M']).sum()} of {n}",
+            decided(max(kl["PPO-M"]) > bound),
+        )
+        wins = (largest["PPO"] < largest["PPO-M"]).sum()
+        better[env] = f"PPO's largest ratio is the smaller at {wins} of {n}", decided(wins > n / 2)
+    return [
+        of_one_seed(
+            "TRPO keeps its bound on the mean KL",
+            "“TRPO precisely enforces this trust region” (IM sec. 4, Fig. 3)",
+            "Hopper 0.13, Walker2d 0.04 nats",
+            **kept,
+        ),
+        of_one_seed(
+            "… on held-out states, too", "“little qualitative difference” held out (IM Fig. 2, 4)", "", **heldout
+        ),
+        of_one_seed(
+            "no algorithm keeps the ratio in bounds",
+            "“all three algorithms fail to maintain a ratio-based trust region” (IM sec. 4): the largest ratio",
+            "above 1.2",
+            **ratios,
+        ),
+        of_one_seed(
+            "one state's KL is orders above the bound",
+            "“several orders of magnitude larger than our enforced bound on mean KL” (TPG sec. 5.4): at least 100 "
+            "times at half of the steps",
+            "Humanoid",
+            **states,
+        ),
+        of_one_seed(
+            "PPO's KL peaks, PPO-M's rises",
+            "“PPO-M KL trends up …, PPO KL peaks halfway through training before trending down” (IM sec. 4)",
+            "Humanoid",
+            **peaks,
+        ),
+        of_one_seed(
+            "PPO and PPO-M both keep the KL small",
+            "“both PPO and PPO-M constraint the KL well (compared to the TRPO bound …)” (IM Fig. 2)",
+            "",
+            **both,
+        ),
+        of_one_seed(
+            "PPO keeps the KL small, PPO-M does not",
+            "“PPO with optimizations does quite well at maintaining a KL trust region, but PPO-M does not” (BLOG, TPG "
+            "Fig. 9)",
+            "",
+            **only,
+        ),
+        of_one_seed(
+            "the optimizations keep the ratio nearer",
+            "“simply adding the auxiliary, code-level optimizations to PPO-M yields better trust region enforcement” "
+            "of the ratio (BLOG)",
+            "",
+            **better,
+        ),
+    ]
+
+
+# Gradient estimates --------------------------------------------------------------------------------------------------
+
+
+def noise(cell: dict[str, Any], baseline: str = "value network") -> tuple[float | None, float, float]:
+    """Returns the noise scale in pairs, None where only its lower end is known, and both ends."""
+    x = cell["noise_scale"][baseline]
+    low, high = x["interval"]
+    return x["pairs"], low, np.inf if high is None else high
+
+
+def show_noise(scale: tuple[float | None, float, float]) -> str:
+    pairs, low, high = scale
+    return (
+        f"more than {two_digits(low)}"
+        if np.isinf(high)
+        else f"{two_digits(pairs)} [{two_digits(low)}, {two_digits(high)}]"
+    )
+
+
+def about_gradients() -> list[Claim]:
+    early, late = ({}, {})
+    for env in ("Walker2d", "Humanoid"):
+        cells = measured(f"gradient/{env.lower()}")
+        place = cells[0]["pairs"].index(2048)
+        at = [(x["iteration"], x["variance"]["value network"][place]) for x in cells]
+        early[env], late[env] = [y for i, y in at if i == 0], [y for i, y in at if i > 0]
+    place = measured("gradient/walker2d")[0]["pairs"].index(2048)
+    truth = [(x["iteration"], x["convergence"]["value network"][place]) for x in measured("gradient/walker2d")]
+    start, later = [y for i, y in truth if i == 0], [y for i, y in truth if i > 0]
+    correlated = sum(x["interval"][0] > 0 for x in later)
+    agree = {
+        env: (f"{span((x['mean'] for x in late[env]), 2)}, before training {span((x['mean'] for x in early[env]), 2)}",)
+        for env in late
+    }
+    grows = {}
+    for env, path in (("Walker2d", "noise/walker2d"), ("Hopper", "noise/hopper"), ("Humanoid", "gradient/humanoid")):
+        pairs = [(noise(x), noise(cells[0])) for cells in by_agent(path).values() for x in cells[1:]]
+        above = sum(x[1] > first[2] for x, first in pairs)
+        below = sum(x[2] < first[1] for x, first in pairs)
+        grows[env] = f"at {above} of {len(pairs)} checkpoints", decided(above > len(pairs) / 2 and not below, below > 0)
+    negative = {env: sum(y["interval"][1] < 0 for y in x) for env, x in late.items()}
+    zero = {env: sum(y["interval"][0] <= 0 <= y["interval"][1] for y in x) for env, x in late.items()}
+    harder = []
+    for name, cells in by_agent("gradient/humanoid").items():
+        pairs = list(zip(cells, by_agent("gradient/walker2d")[name], strict=True))
+        harder.append((name, sum(noise(x)[1] > noise(y)[2] for x, y in pairs), len(pairs)))
+    steps = measured("steps/walker2d")
+    first_steps, later_steps = ([x["cosine"] for x in steps if (x["iteration"] > 0) == y] for y in (False, True))
+    cosine = span((x["mean"] for x in first_steps), 2), span((x["mean"] for x in later_steps), 3)
+    above = sum(x["interval"][0] > 0 for x in later_steps)
+    return [
+        of_one_seed(
+            "a batch's gradients hardly agree",
+            "“deep policy gradient methods operate with relatively poor estimates of the gradient” (CL sec. 2.1, "
+            "Fig. 1, 9): the cosine of two estimates from 2,048 pairs after iteration 0 is below 0.2",
+            "near 0",
+            **{env: (text, decided(max(x["mean"] for x in late[env]) < 0.2)) for env, (text,) in agree.items()},
+        ),
+        of_one_seed(
+            "correlations are zero or negative",
+            "“we sometimes observe a zero or even negative correlation in the relevant sample regime” (CL sec. 2.1)",
+            "",
+            **{
+                env: (
+                    f"not told from 0 at {zero[env]} of {len(x)} checkpoints, below 0 at {negative[env]}",
+                    decided(zero[env] > 0),
+                )
+                for env, x in late.items()
+            },
+        ),
+        of_one_seed(
+            "… but slightly correlated with the truth",
+            "“(very slightly) correlated with the actual, ‘true’ gradient” (BLOG; CL Fig. 2, 10): the cosine with the "
+            "gradient from 450,000 pairs after iteration 0",
+            "",
+            Walker2d=(
+                f"above 0 at {correlated} of {len(later)} checkpoints; {span((x['mean'] for x in later), 2)}, before "
+                f"training {span((x['mean'] for x in start), 2)}",
+                decided(correlated > len(later) / 2),
+            ),
+        ),
+        of_one_seed(
+            "noise grows with training",
+            "“gradient estimate quality decays with training progress …” (CL sec. 1, Fig. 1, 2, 9, 10): the noise "
+            "scale is larger than before training",
+            "",
+            **grows,
+        ),
+        of_one_seed(
+            "noise grows with task complexity",
+            "“… and task complexity” (CL sec. 1): Humanoid's noise scale is above Walker2d's",
+            "",
+            Humanoid=(
+                "; ".join(f"{name} at {known} of {n} checkpoints" for name, known, n in harder),
+                decided(all(known == n for _, known, n in harder), False),
+            ),
+        ),
+        of_one_seed(
+            "whole steps hardly agree",
+            "the cosine of two update steps “often hovers around zero” (TPG sec. 5.1, Fig. 13): it is below 0.1",
+            "near 0",
+            Walker2d=(
+                f"{cosine[1]}, before training {cosine[0]}; above 0 at {above} of {len(later_steps)} checkpoints",
+                decided(max(x["mean"] for x in later_steps) < 0.1),
+            ),
+        ),
+    ]
+
+
+# The critic ----------------------------------------------------------------------------------------------------------
+
+
+def errors(env: str, key: str, number: str = "mean") -> dict[str, float]:
+    """Returns the median over the checkpoints from iteration 100 on of a relative error, by agent."""
+    cells = by_agent(f"values/{env.lower()}", first=100)
+    return {name: float(np.median([x[key][number] for x in of])) for name, of in cells.items()}
+
+
+NO_BASELINE, RETURNS = "discounted returns (no baseline)", "returns - true value function"
+
+
+def compare_baselines(env: str, x: str, y: str) -> tuple[int, int, int]:
+    """Counts the checkpoints at which the noise scale with x is known to be below that with y, above it, and all."""
+    pairs = [(noise(cell, x), noise(cell, y)) for cell in measured(f"baselines/{env.lower()}")]
+    return sum(a[2] < b[1] for a, b in pairs), sum(a[1] > b[2] for a, b in pairs), len(pairs)
+
+
+def about_the_critic() -> list[Claim]:
+    small, half, train, true, none, clean, lam, little, growing = ({} for _ in range(9))
+    for env in PLACES:
+        gae, released, own = (errors(env, f"heldout_{x}") for x in ("gae", "released", "returns"))
+        trained, middle = errors(env, "train_released"), errors(env, "heldout_released", "median")
+        small[env] = f"{span(gae.values(), 3)}", decided(max(gae.values()) < 0.2)
+        text = f"{span(released.values(), 2)} (median pair {span(middle.values(), 2)}); "
+        text += f"{span(own.values(), 2)} if cuts are bootstrapped"
+        half[env] = text, decided(max(released.values()) > 0.25)
+        train[env] = span(trained.values(), 2), decided(max(trained.values()) < 0.1)
+    for env in ("Walker2d", "Hopper"):
+        for into, x, y in (
+            (true, "true value function", "value network"),
+            (none, "value network", NO_BASELINE),
+            (clean, RETURNS, NO_BASELINE),
+            (lam, "true value function", RETURNS),
+        ):
+            less, more, n = compare_baselines(env, x, y)
+            text = f"less noise at {less} of {n} checkpoints" + f", more at {more}" * bool(more)
+            into[env] = text, decided(less > n / 2, more > n / 2)
+        cells = measured(f"baselines/{env.lower()}")
+        gaps = [
+            x["variance"]["value network"][x["pairs"].index(2048)]["mean"]
+            - x["variance"][NO_BASELINE][x["pairs"].index(2048)]["mean"]
+            for x in cells
+        ]
+        little[env] = f"cosines differ by {span(gaps, 2)}", decided(max(map(abs, gaps)) < 0.1, False)
+        growing[env] = (
+            f"by {gaps[0]:.2f} at 150, {gaps[-1]:.2f} at 450".replace("-", "−"),
+            decided(gaps[-1] < gaps[0], False),
+        )
+    return [
+        of_one_seed(
+            "the value network fits its targets",
+            "“value networks successfully solve the supervised learning task” (CL sec. 1, Fig. 3, 12): the relative "
+            "error held out is below 0.2",
+            "small",
+            **small,
+        ),
+        of_one_seed(
+            "… and is off by half from true returns",
+            "“off by about 50% with respect to the underlying true value function” (CL Fig. 3, 12): by more than 0.25",
+            "0.5 on Walker2d",
+            **half,
+        ),
+        of_one_seed(
+            "… but not on training pairs",
+            "“the returns MRE is quite small as well” on training pairs (CL Fig. 11, TPG Fig. 14): below 0.1",
+            "quite small",
+            **train,
+        ),
+        of_one_seed(
+            "a “true” V has much less noise",
+            "“the ‘true’ value function yields a much lower-variance estimate” (CL sec. 2.2, Fig. 4)",
+            "",
+            **true,
+        ),
+        of_one_seed(
+            "the network has less than no baseline",
+            "“a noticeable variance reduction compared to the zero baseline function” (CL Fig. 4), whose returns "
+            "have lambda 1, not 0.95",
+            "",
+            **none,
+        ),
+        of_one_seed(
+            "… also at the same lambda",
+            "our control: returns minus the “true” V against returns, both with lambda 1",
+            "",
+            **clean,
+        ),
+        of_one_seed(
+            "… which looks small at 2,048 pairs",
+            "“this difference may appear rather small in the small-sample regime (2K)” (CL Fig. 4): the cosines "
+            "differ by less than 0.1",
+            "",
+            **little,
+        ),
+        of_one_seed(
+            "networks help no more as training goes on",
+            "“we might expect these networks to help gradient estimates more as training progresses, contrary to "
+            "what we observe” (CL sec. 2.1): the cosine with the network minus that without a baseline, 2,048 pairs",
+            "",
+            **growing,
+        ),
+    ]
+
+
+# The surrogate -------------------------------------------------------------------------------------------------------
+
+FEW, MANY, FAR = 2000, 50_000, 3.0  # pairs that a step is computed from; the last of the steps along its direction
+
+
+def along(env: str, start: bool = False) -> dict[tuple[str, int], dict[tuple[float, float], dict[str, Any]]]:
+    """Returns a landscape's cells by agent and pairs, and by steps along the step and along the random direction."""
+    found = {}
+    for name, cells in by_agent(f"landscapes/{env.lower()}{'_start' * start}").items():
+        for x in cells:
+            found.setdefault((name, x["step_pairs"]), {})[x["step"], x["random"]] = x
+    return found
+
+
+def judge_change(change: dict[str, Any], sign: int) -> str:
+    low, high = change["interval"]
+    return decided(low > 0 if sign > 0 else high < 0, high < 0 if sign > 0 else low > 0)
+
+
+def about_landscapes() -> list[Claim]:
+    aligned, faster, short = {}, {}, {}
+    late = {}  # by agent and pairs: by environment
+    for env in ("Walker2d", "Hopper"):
+        start, cells = along(env, start=True), along(env)
+        steps = [x[1.0, 0.0] for x in start.values()]
+        both = sum(x["surrogate"] > 0 and x["change"]["interval"][0] > 0 for x in steps)
+        text = f"both rise along {both} of {len(steps)} steps"
+        aligned[env] = text, decided(both == len(steps), False)
+        wins = [x[1.0, 0.0]["change"]["interval"][0] > x[0.0, 1.0]["change"]["interval"][1] for x in start.values()]
+        faster[env] = f"along {sum(wins)} of {len(wins)} steps", decided(all(wins), False)
+        norms = [[2 / x[1.0, 0.0]["step_norm"] for x in of.values()] for of in (cells, start)]
+        text = f"{span(norms[0])} times shorter at iteration 300, {span(norms[1])} times at 0"
+        short[env] = text, decided(min(norms[0]) > 5)
+        for key, of in cells.items():
+            late.setdefault(key, {})[env] = of[FAR, 0.0]["change"]
+    found = [
+        of_one_seed(
+            "early, surrogate and reward rise together",
+            "“in the early stages of training, the optimization landscapes … are indeed approximately aligned” (CL "
+            "sec. 2.3, Fig. 15 to 18), at iteration 0",
+            "",
+            **aligned,
+        ),
+        of_one_seed(
+            "early, the step beats a random direction",
+            "“the return increases significantly more quickly along the step direction than in the random direction” "
+            "(BLOG), at iteration 0",
+            "",
+            **faster,
+        ),
+    ]
+    misled = "“directions that increase the surrogate objective lead to a decrease of the true reward”"
+    for name, pairs, sign, short_name, words in (
+        (
+            "TRPO",
+            FEW,
+            -1,
+            "late, TRPO's step from few pairs lowers it",
+            f"{misled} (CL sec. 2.3, Fig. 16, 18): TRPO, 2,000 pairs",
+        ),
+        (
+            "TRPO",
+            MANY,
+            1,
+            "… and from many pairs raises it",
+            "TRPO's step from many pairs “matches the true reward much more closely” (CL sec. 2.3, Fig. 16, 18)",
+        ),
+        (
+            "PPO",
+            FEW,
+            -1,
+            "late, PPO's step from few pairs lowers it",
+            f"{misled} (CL sec. 2.3, Fig. 15, 17): PPO, 2,000 pairs",
+        ),
+        (
+            "PPO",
+            MANY,
+            -1,
+            "… and from many pairs lowers it, too",
+            "“for PPO we consistently observe landscapes where the step direction leads to lower true reward, even "
+            "in the high-sample regime” (CL sec. 2.3, Fig. 15, 17)",
+        ),
+        ("PPO-M", MANY, -1, "… and so does PPO-M's", "“(and PPO-M)” (TPG sec. 5.3, Fig. 21, 24), many pairs"),
+    ):
+        cells = {env: (show_dict(x), judge_change(x, sign)) for env, x in late[name, pairs].items()}
+        found.append(of_one_seed(short_name, words, "10^6 pairs" if pairs == MANY else "", **cells))
+    found.append(
+        of_one_seed(
+            "a step is a tenth of the random direction",
+            "“typically an order of magnitude lower than the random direction” (CL Fig. 5): at least 5 times at "
+            "iteration 300",
+            "10 times",
+            **short,
+        )
+    )
+    return found
+
+
+# Five algorithms -----------------------------------------------------------------------------------------------------
+
+
+def through_training() -> tuple[dict, dict]:
+    """Returns what GUIDE's five algorithms did on HalfCheetah-v4: the returns of both seeds by million steps, and the
+    mean KL of an iteration from 1M steps on."""
+    returns, kls = {}, {}
+    for x in sorted(measured("guide/evaluate"), key=lambda x: x["run"]):
+        returns.setdefault(x["algo"], {}).setdefault(round(x["global_step"] / 1e6), []).append(x["returns"]["mean"])
+    for x in measured("guide/rewards")["settings"]:
+        kl, steps = np.array(x["kl"]["mean"]), np.array(x["kl"]["steps"])
+        kls[x["algo"]] = kl[steps > 1e6]
+    return returns, kls
+
+
+GUIDE = dict(reinforce="REINFORCE", a2c="A2C", trpo_plus="TRPO", ppo="PPO", vmpo="V-MPO")
+
+
+def about_algorithms() -> list[Claim]:
+    returns, kls = through_training()
+    ends = {algo: x[8] for algo, x in returns.items()}
+
+    def both(algo: str, million: int = 8) -> str:
+        return f"{GUIDE[algo]} {', '.join(map(plain, returns[algo][million]))}"
+
+    def order(above: Callable[[int], bool]) -> str:
+        """Returns whether a statement about a seed is so in both, in none, or in one of them."""
+        return decided(above(0) and above(1), not above(0) and not above(1))
+
+    first = order(lambda i: ends["ppo"][i] == max(x[i] for x in ends.values()))
+    last = order(lambda i: ends["reinforce"][i] == min(x[i] for x in ends.values()))
+    reach = {
+        algo: [min(m for m in range(9) if returns[algo][m][i] > ends["a2c"][i]) for i in (0, 1)]
+        for algo in ("trpo_plus", "vmpo")
+    }
+    ratio = {algo: float(x.max() / x.min()) for algo, x in kls.items()}
+    spread = {algo: float(np.log(x).std(ddof=1)) for algo, x in kls.items()}
+    beyond = int((kls["vmpo"] > 0.01).sum())
+    low = {algo: kls[algo].max() for algo in ("a2c", "reinforce")}
+    table = [both("ppo", m).removeprefix("PPO ") for m in (1, 8)]
+    largest = ", ".join(f"{GUIDE[x]} {two_digits(y)}" for x, y in sorted(ratio.items(), key=lambda x: x[1]))
+    rows = [
+        (
+            "PPO outperforms the others",
+            "“PPO outperforms the other algorithms in three of four tasks” (GUIDE Fig. 4): return at 8M steps",
+            "HalfCheetah is one of the three",
+            f"{both('ppo')}; {both('vmpo')}; {both('trpo_plus')}; {both('a2c')}; {both('reinforce')}",
+            first,
+        ),
+        (
+            "PPO reaches what GUIDE's reaches",
+            "its Table 3, at 1M and at 8M steps",
+            "4332; 6414",
+            f"{table[0]} at 1M; {table[1]} at 8M",
+            decided(min(returns["ppo"][8]) > 0.9 * 6414 and min(returns["ppo"][1]) > 0.9 * 4332, False),
+        ),
+        (
+            "V-MPO and TRPO are comparable",
+            "“comparable in performance” (GUIDE Fig. 4)",
+            "",
+            f"{both('vmpo')}; {both('trpo_plus')}",
+            UNCLEAR,
+        ),
+        (
+            "A2C takes more steps than V-MPO and TRPO",
+            "“A2C requires more interactions … to reach similar performance levels” (GUIDE sec. 6)",
+            "",
+            "what A2C has at 8M, TRPO has at {}M, {}M, V-MPO at {}M, {}M".format(*reach["trpo_plus"], *reach["vmpo"]),
+            order(lambda i: max(x[i] for x in reach.values()) < 8),
+        ),
+        ("REINFORCE is the worst", "“worst on all environments” (GUIDE sec. 6)", "", both("reinforce"), last),
+        (
+            "the KL stays constant for all",
+            "“relatively constant for all algorithms after some initial movement” (GUIDE Fig. 5): the largest over the "
+            "smallest mean KL after 1M steps is below 3",
+            "",
+            largest,
+            decided(max(ratio.values()) < 3),
+        ),
+        (
+            "V-MPO's KL varies slightly more than TRPO's",
+            "“slightly more variance then TRPO” (GUIDE sec. 6): the standard deviation of its logarithm",
+            "",
+            f"V-MPO {spread['vmpo']:.3f}, TRPO {spread['trpo_plus']:.3f}",
+            decided(spread["vmpo"] > spread["trpo_plus"]),
+        ),
+        (
+            "V-MPO's KL exceeds its bound",
+            "“also frequently exceeds this bound” (GUIDE sec. 6), 0.01 nats",
+            "",
+            f"at {beyond} of {len(kls['vmpo'])} places",
+            decided(beyond > len(kls["vmpo"]) / 4),
+        ),
+        (
+            "A2C's and REINFORCE's KL are far lower",
+            "“orders of magnitudes lower than for the other algorithms” (GUIDE sec. 6): a tenth of TRPO's at most",
+            "",
+            "; ".join(f"{GUIDE[x]} at most {two_digits(low[x])}" for x in low)
+            + f"; TRPO at least {two_digits(kls['trpo_plus'].min())} nats",
+            decided(max(low.values()) < kls["trpo_plus"].min() / 10),
+        ),
+    ]
+    return [Claim(a, b, c, dict(HalfCheetah=Cell(text, verdict, 2))) for a, b, c, text, verdict in rows]
+
+
+QUESTIONS = {
+    "What is the reward due to?": about_the_step,
+    "Does PPO need its clipping?": about_clipping,
+    "How far does a step go?": about_steps,
+    "Do gradient estimates mean anything?": about_gradients,
+    "What is the critic good for?": about_the_critic,
+    "Does the surrogate know the reward?": about_landscapes,
+    "How do five algorithms compare?": about_algorithms,
+}
+
+
+@functools.cache
+def all_claims() -> dict[str, list[Claim]]:
+    return {question: about() for question, about in QUESTIONS.items()}
+
+
+# Tables --------------------------------------------------------------------------------------------------------------
+
+
+def name_verdict(cell: Cell) -> str:
+    few = {1: " (1 seed)", 2: " (2 seeds)"}.get(cell.seeds, "")
+    return f"{cell.verdict}{' alone, not after Holm' * cell.alone}{few}"
+
+
+def table(claims: list[Claim]) -> str:
+    """Writes the claims of a question as a table in Markdown."""
+    places = [x for x in ENVIRONMENTS if any(x in claim.cells for claim in claims)]
+    with_paper = any(claim.paper for claim in claims)
+    lines = [["claim", *(["the paper"] if with_paper else []), *places, "verdict"]]
+    lines.append(["---"] * len(lines[0]))
+    for claim in claims:
+        found = {}
+        for place, cell in claim.cells.items():
+            found.setdefault(name_verdict(cell), []).append(place)
+        verdict = next(iter(found)) if len(found) == 1 else "; ".join(f"{', '.join(y)}: {x}" for x, y in found.items())
+        texts = [claim.cells[x].text if x in claim.cells else "" for x in places]
+        lines.append([claim.words, *([claim.paper] if with_paper else []), *texts, f"**{verdict}**"])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def with_tables(page: str) -> str:
+    """Returns the page with each table between its two marks."""
+    tables = {str(i): table(claims) for i, claims in enumerate(all_claims().values(), 1)} | dict(levels=levels())
+    for name, text in tables.items():
+        begin, end = f"<!-- table {name}, written by claims.py -->\n", "\n<!-- end -->"
+        before, found, rest = page.partition(begin)
+        assert found and end in rest, f"README.md has no place for table {name}"
+        page = f"{before}{begin}\n{text}\n{rest[rest.index(end) :]}"
+    return page
+
+
+# Pictures ------------------------------------------------------------------------------------------------------------
+
+# Marks and shades both tell the verdicts apart, so that the picture can be read in greyscale.
+LOOKS = {HOLDS: ("#1b7837", "white", "✓"), NOT: ("#f1a340", "black", "✗"), UNCLEAR: ("#e3e3e3", "black", "?")}
+ALONE = {HOLDS: "#a6dba0", NOT: "#fee0b6"}  # decided alone, but not after Holm's correction
+
+
+def draw_claims(path: Path) -> None:
+    rows = [(question, x) for question, claims in all_claims().items() for x in (None, *claims)]
+    figure, axis = plt.subplots(figsize=(8.6, 0.2 * len(rows) + 0.9))
+    for y, (question, claim) in enumerate(rows):
+        if claim is None:
+            axis.text(-4.9, y, question, weight="bold", va="center", fontsize=9)
+            continue
+        axis.text(-4.8, y, claim.short, va="center", fontsize=8.5)
+        for x, place in enumerate(ENVIRONMENTS):
+            cell = claim.cells.get(place)
+            face, ink, mark = LOOKS[cell.verdict] if cell else ("white", "black", "")
+            if cell and cell.alone:
+                face, ink, mark = ALONE[cell.verdict], "black", f"({mark})"
+            axis.add_patch(plt.Rectangle((x - 0.48, y - 0.42), 0.96, 0.84, facecolor=face, edgecolor="#999999", lw=0.5))
+            if cell:
+                axis.text(x, y + 0.06, f"{mark} {cell.seeds}", color=ink, ha="center", va="center", fontsize=8.5)
+    for x, place in enumerate(ENVIRONMENTS):
+        axis.text(x, -1, place, ha="center", va="center", fontsize=9)
+    alone = ("holds alone, not after Holm", (ALONE[HOLDS], "black", "(✓)"))
+    looks = [*LOOKS.items(), alone, ("not measured", ("white", "black", ""))]
+    for left, (verdict, (face, ink, mark)) in zip((-4.85, -3.75, -2.15, -0.7, 2.2), looks):
+        axis.add_patch(plt.Rectangle((left, -2.7), 0.4, 0.8, facecolor=face, edgecolor="#999999", lw=0.5))
+        axis.text(left + 0.2, -2.24, mark, color=ink, ha="center", va="center", fontsize=8.5)
+        axis.text(left + 0.5, -2.3, verdict, va="center", fontsize=8.5)
+    axis.set(xlim=(-5, len(ENVIRONMENTS) - 0.4), ylim=(len(rows), -3.2))
+    axis.axis("off")
+    figure.savefig(path, dpi=110, bbox_inches="tight")
+    plt.close(figure)
+
+
+EFFECTS = {
+    "optimizations, main effect": (OPTIMIZATIONS, FOUR),
+    "step, main effect": (STEP, FOUR),
+    "interaction": (INTERACTION, FOUR),
+    "PPO − PPO-M": ((1, -1), ("PPO", "PPO-M")),
+    "TRPO+ − TRPO": ((1, -1), ("TRPO+", "TRPO")),
+    "PPO − TRPO+": ((1, -1), ("PPO", "TRPO+")),
+    "PPO-M − TRPO": ((1, -1), ("PPO-M", "TRPO")),
+    "PPO − PPO-NoClip": ((1, -1), ("PPO", "PPO-NoClip")),
+    "PPO-NoClip − PPO-M": ((1, -1), ("PPO-NoClip", "PPO-M")),
+}
+
+
+def draw_effects(path: Path) -> None:
+    """Draws the forest plot: effects and differences with 95 % intervals, ours and the paper's."""
+    figure, axes = plt.subplots(1, 3, figsize=(9.2, 4.6), sharey=True)
+    for axis, place in zip(axes, PLACES):
+        axis.axvspan(-margin(place), margin(place), color="#eeeeee", lw=0)
+        axis.axvline(0, color="black", lw=0.8)
+        for y, (weights, names) in enumerate(EFFECTS.values()):
+            x, paper = effect(place, weights, names), in_paper(place, weights, names)
+            axis.plot(x.interval(), [y - 0.14] * 2, color="#08519c", lw=2)
+            axis.plot(x.mean, y - 0.14, "o", color="#08519c", ms=6, label="here" if y == 0 else None)
+            axis.plot(paper[1:], [y + 0.18] * 2, color="#888888", lw=1.2)
+            label = "the paper (-v2, 80 agents or more)" if y == 0 else None
+            axis.plot(paper[0], y + 0.18, "D", color="white", mec="#666666", ms=5, label=label)
+        counts = {len(finals(place)[x]) for x in (*FOUR, "PPO-NoClip")}
+        axis.set_title(f"{place}-v4, {' or '.join(map(str, sorted(counts)))} seeds", fontsize=10)
+        axis.set_xlabel("difference of final rewards", fontsize=9)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].set_yticks(range(len(EFFECTS)), EFFECTS, fontsize=9)
+    axes[0].invert_yaxis()
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="lower center", ncols=2, frameon=False, fontsize=9)
+    figure.tight_layout(rect=(0, 0.06, 1, 1))
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def main() -> None:
+    page = FIGURES / "README.md"
+    page.write_text(with_tables(page.read_text()))
+    draw_claims(FIGURES / "claims.png")
+    draw_effects(FIGURES / "clipping" / "effects.png")
+
+
+if __name__ == "__main__":
+    main()
