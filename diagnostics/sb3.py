@@ -83,6 +83,7 @@ class Args:
     schedule_steps: int = 1_000_000  # that the schedules are over; total_timesteps may be an iteration longer
     num_envs: int = 1
     num_steps: int = 2048
+    rollout_pairs: int = 2048  # both multiplied, in training; diagnostics change the two for their own rollouts
     batch_size: int = 64  # pairs of a minibatch; the last one of an epoch may have fewer
     epochs: int = 10
     learning_rate: Schedule = (3e-4, 3e-4, 1.0)
@@ -197,8 +198,8 @@ def rollout(args: Args, state: State) -> dict[str, Any]:
 
 
 def numpy_forward(network: nn.Sequential) -> Callable[[np.ndarray], np.ndarray]:
-    """The network as a function of few observations [n, in] -> [n, out]. In torch, a pass of so few costs ten times as
-    much."""
+    """Returns the network as a function of few observations [n, in] -> [n, out]. In torch, a pass of so few would cost
+    ten times as much."""
     layers = [(x.weight.detach().numpy().T, x.bias.detach().numpy()) for x in network[::2]]
     in_numpy = {nn.Tanh: np.tanh, nn.ReLU: lambda x: np.maximum(x, 0)}
     activation = in_numpy.get(type(network[1])) if len(network) > 1 else None
@@ -213,7 +214,7 @@ def numpy_forward(network: nn.Sequential) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def observe(args: Args, stats: RunningStats, raw: np.ndarray) -> np.ndarray:
-    """Raw observations [n, obs] -> what the networks see. The statistics take them in first."""
+    """Returns what the networks see of raw observations [n, obs]. The statistics take these in first."""
     if args.obs_norm:
         stats.push(raw)
     return normalize(args, stats, raw)
@@ -226,7 +227,7 @@ def normalize(args: Args, stats: RunningStats, raw: np.ndarray) -> np.ndarray:
 
 
 def scale_rewards(args: Args, state: State, rewards: np.ndarray, ended: np.ndarray) -> np.ndarray:
-    """Raw rewards of a step [n], float32 -> what is learned from."""
+    """Returns what is learned from the raw rewards [n] of one step of all actors, in float32 as SB3 has them."""
     if not args.reward_scale:
         return rewards
     sums = np.array([actor.past_rewards for actor in state.actors]) * args.norm_gamma + rewards
@@ -242,8 +243,8 @@ def scale_rewards(args: Args, state: State, rewards: np.ndarray, ended: np.ndarr
 
 @torch.no_grad()
 def estimate_advantages(args: Args, state: State, experience: dict[str, Any]) -> dict[str, Tensor]:
-    """A rollout -> the batch, as in algos/ppo.py; beside it the clip ranges of the update that comes, for every pair so
-    that minibatches have them."""
+    """Returns the batch of a rollout, as in algos/ppo.py. It also has the clip ranges of the coming update, once for
+    every pair, so that each minibatch has them."""
     obs, actions = torch.from_numpy(experience["obs"]), torch.from_numpy(experience["actions"])
     old_policy, old_values = state.policy(obs), state.value(obs)
     next_values = state.value(torch.from_numpy(experience["next_obs"])).double().numpy()
@@ -263,7 +264,8 @@ def estimate_advantages(args: Args, state: State, experience: dict[str, Any]) ->
 
 
 def discounted_sums(x: np.ndarray, ends: np.ndarray, decay: float) -> np.ndarray:
-    """Sum over l >= 0 of decay^l x[t + l] for every t, both [B]; no sum goes beyond a step where ends [B] is True."""
+    """Returns the sum over l >= 0 of decay^l x[t + l] for every t [B]. No sum goes beyond a step where ends [B] is
+    True."""
     total, sums = 0.0, []
     for now, end in zip(reversed(x.tolist()), reversed(ends.tolist())):  # Python floats: no array per step
         total = now if end else now + decay * total
@@ -272,9 +274,9 @@ def discounted_sums(x: np.ndarray, ends: np.ndarray, decay: float) -> np.ndarray
 
 
 def value_now(args: Args, state: State, schedule: Schedule) -> float:
-    """The schedule at the update that comes. SB3 looks at it when the update's own rollout is done."""
+    """Returns the schedule's value for the coming update. SB3 looks at it when the update's own rollout is done."""
     first, last, fraction = schedule
-    done = (state.iteration + 1) * args.num_envs * args.num_steps / args.schedule_steps
+    done = (state.iteration + 1) * args.rollout_pairs / args.schedule_steps
     return last if done > fraction else first + done * (last - first) / fraction
 
 
@@ -282,7 +284,7 @@ def value_now(args: Args, state: State, schedule: Schedule) -> float:
 
 
 def objective(args: Args, policy: Callable, batch: dict[str, Tensor]) -> Tensor:
-    """PPO's clipped surrogate and the entropy, which the policy's part of the step maximizes."""
+    """Returns PPO's clipped surrogate plus the entropy bonus, which the policy's part of the loss maximizes."""
     new_policy, advantages, eps = policy(batch["obs"]), batch["advantages"], batch["clip_range"]
     if args.normalize_advantage and len(advantages) > 1:
         advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
@@ -292,7 +294,8 @@ def objective(args: Args, policy: Callable, batch: dict[str, Tensor]) -> Tensor:
 
 
 def value_loss(args: Args, value: Callable, batch: dict[str, Tensor]) -> Tensor:
-    """Mean squared error; with clip_range_vf that of a value near the old one, and not the larger of both errors."""
+    """Returns the mean squared error. With clip_range_vf it is that of a value clipped to be near the old one; unlike
+    in algos/ppo.py, it is not the larger of both errors."""
     values = value(batch["obs"])
     if args.clip_range_vf:
         eps, old_values = batch["clip_range_vf"], batch["old_values"]
@@ -301,14 +304,16 @@ def value_loss(args: Args, value: Callable, batch: dict[str, Tensor]) -> Tensor:
 
 
 def update(args: Args, state: State, batch: dict[str, Tensor]) -> dict[str, float]:
-    """SB3's train(): epochs over the batch, until the KL of a minibatch exceeds 1.5 target_kl. Changes the state in
-    place and returns the iteration's statistics."""
+    """Does what SB3's train() does: epochs over the batch, until the KL of a minibatch exceeds 1.5 target_kl. Changes
+    the state in place and returns the iteration's statistics."""
     lr, parameters = value_now(args, state, args.learning_rate), in_order(state)
     adam = torch.optim.Adam(parameters, lr, args.betas, args.adam_eps, args.weight_decay)
     load_moments(adam, parameters, state.adam)
-    pairs, whole = len(batch["obs"]), args.num_envs * args.num_steps
-    # Of a batch of another size, as landscape.py takes, there are as many minibatches as SB3 makes of its own.
-    size = args.batch_size if pairs == whole else max(2, round(args.batch_size * pairs / whole))
+    pairs = len(batch["obs"])
+    # landscape.py updates from batches of other sizes. They are divided into as many minibatches as SB3's own.
+    size = (
+        max(2, round(args.batch_size * pairs / args.rollout_pairs)) if pairs != args.rollout_pairs else args.batch_size
+    )
     norms, far = [], False  # gradient norms of each minibatch: both networks', the policy's, the value network's
     for _ in range(args.epochs):
         for rows in torch.from_numpy(state.rng.permutation(pairs)).split(size):
@@ -342,13 +347,13 @@ def update(args: Args, state: State, batch: dict[str, Tensor]) -> dict[str, floa
 
 @torch.no_grad()
 def estimated_kl(state: State, batch: dict[str, Tensor]) -> float:
-    """E[(r - 1) - ln r], which SB3 compares with target_kl before each step."""
+    """Returns E[(r - 1) - ln r], which SB3 compares with target_kl before each step."""
     log_ratio = state.policy(batch["obs"]).log_prob(batch["actions"]) - batch["old_log_probs"]
     return (log_ratio.exp() - 1 - log_ratio).mean().item()
 
 
 def in_order(state: State) -> list[nn.Parameter]:
-    """The parameters of both networks in the order of SB3's, which the optimizer's file has."""
+    """Returns the parameters of both networks in the order in which SB3's optimizer has them."""
     policy, value = state.policy, state.value
     hidden = [*policy.mean[:-1].parameters(), *value.net[:-1].parameters()]
     return [policy.log_std, *hidden, *policy.mean[-1].parameters(), *value.net[-1].parameters()]
@@ -491,8 +496,8 @@ class InertUnpickler(pickle.Unpickler):
 
 
 def to_numpy(x: Any) -> Any:
-    """Recorded arrays and scalars of numpy, as version 1 and version 2 pickle them -> numpy; other plain values as they
-    are."""
+    """Returns recorded arrays and scalars of numpy, which its versions 1 and 2 pickle in different ways, as what they
+    were; plain values stay what they are."""
     kind = x.name.rpartition(".")[2] if isinstance(x, Inert) else ""
     if kind == "_reconstruct":
         _, shape, dtype, fortran, data = x.state
@@ -516,7 +521,7 @@ def to_dtype(x: Inert) -> np.dtype:
 
 
 def read_vecnormalize(path: Path) -> dict[str, Any]:
-    """What a file of VecNormalize says: its settings, and obs_rms and ret_rms as mean, var and count."""
+    """Reads a file of VecNormalize: its settings, and obs_rms and ret_rms as mean, var and count."""
     try:
         found = InertUnpickler(io.BytesIO(path.read_bytes())).load()
         if not found.name.endswith("vec_normalize.VecNormalize"):
@@ -650,6 +655,7 @@ def settings_of(files: Files, agent: Agent, env_id: str) -> Args:
         seed=data.get("seed") or 0,
         total_timesteps=max(data["_total_timesteps"], done + agent.batch * (rate[1] > 0)),
         schedule_steps=data["_total_timesteps"],
+        rollout_pairs=agent.batch,
         learning_rate=rate,
         clip_range=read_schedule(agent, "clip_range", files.clip_range),
         clip_range_vf=read_schedule(agent, "clip_range_vf", files.clip_range_vf) if has_vf else None,
@@ -658,7 +664,7 @@ def settings_of(files: Files, agent: Agent, env_id: str) -> Args:
         activation=activation[0],
         betas=tuple(group["betas"]),
         adam_eps=group["eps"],
-        weight_decay=group["weight_decay"],
+        weight_decay=float(group["weight_decay"]),
         obs_norm=normalized["norm_obs"],
         obs_clip=normalized["norm_obs"],
         obs_clip_range=normalized["clip_obs"],
@@ -711,16 +717,26 @@ def find_agents(files: Files) -> list[Agent]:
         found[agent.iteration] = agent  # of two in one iteration, the later stays
     if len({(x.batch, x.data["n_envs"], x.data["_total_timesteps"]) for x in found.values()}) > 1:
         stop("these files are not of one training: they differ in n_steps, n_envs or the number of steps")
-    # RL Baselines3 Zoo saves one file of statistics, in a folder beside the agents.
-    common = files.vecnormalize or next((x for path in paths for x in path.parent.glob("*/vecnormalize.pkl")), None)
     for agent in found.values():
-        name = re.sub(r"_(\d+_steps)\.zip$", r"_vecnormalize_\1.pkl", agent.path.name)
-        own = agent.path.with_name(name) if name.endswith(".pkl") else agent.path
-        if own != agent.path and not own.is_file() and common:
-            note(f"checkpoints without statistics of their own get those of {common}")
-        path = own if own != agent.path and own.is_file() else common
+        path = find_statistics(files, agent.path)
         agent.statistics = read_vecnormalize(path) if path else {}
+    if without := [x.path for x in found.values() if not x.statistics and any(y.statistics for y in found.values())]:
+        stop(f"{without[0]} has no statistics of VecNormalize beside it, but others have: name its --vecnormalize")
     return list(found.values()) or stop("there is no zip file")
+
+
+def find_statistics(files: Files, agent: Path) -> Path | None:
+    """Returns the file of VecNormalize's statistics that belongs to an agent, or None if it was trained without."""
+    numbered = re.sub(r"_(\d+_steps)\.zip$", r"_vecnormalize_\1.pkl", agent.name)
+    own = agent.with_name(numbered)
+    if numbered != agent.name and own.is_file():
+        return own
+    # RL Baselines3 Zoo saves one file for all agents, in a folder beside them.
+    common = [files.vecnormalize, agent.with_name("vecnormalize.pkl"), *agent.parent.glob("*/vecnormalize.pkl")]
+    path = next((x for x in common if x and (x == files.vecnormalize or x.is_file())), None)
+    if path and numbered != agent.name:
+        note(f"checkpoints without statistics of their own get those of {path}")
+    return path
 
 
 Episode = tuple[float, int]  # return and length

@@ -3,6 +3,7 @@
 import copy
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -236,6 +237,9 @@ def test_files_are_the_iterations_that_they_have_reached(trained, capsys):
     assert int(first["episodes"]) == sum(lengths <= 512) > 2
     returns = [float(line.split(",")[0]) for line in lines][: int(first["episodes"])]
     assert float(first["episodic_return"]) == pytest.approx(np.mean(returns))
+    module, args, state, model, _ = imported(trained, "hopper", 2)
+    for other in (args, replace(args, num_envs=3, num_steps=100)):  # diagnostics' own rollouts do not move the schedule
+        assert module.value_now(other, state, args.learning_rate) == pytest.approx(3e-4 / 4)
     source = common.runs.Source(ROOT / "diagnostics" / "sb3.py", trained / "run_hopper", 4)
     assert not common.runs.can_step(source)  # its learning rate has come down to 0
     assert common.runs.can_step(source._replace(run=trained / "run_pendulum"))
@@ -276,7 +280,11 @@ def test_bad_files_are_one_line_and_run_nothing(trained, tmp_path, capsys):
         for name in whole.namelist():
             odd.writestr(name, whole.read(name).replace(b'"clip_range": {', b'"clip_range": {"x": 0}, "y": {'))
     out = str(tmp_path / "run")
+    (tmp_path / "some").mkdir()  # one agent with statistics beside it and one without
+    for name in ("rl_model_1280_steps.zip", "rl_model_vecnormalize_1280_steps.pkl", "final.zip"):
+        shutil.copy(trained / "hopper" / name, tmp_path / "some")
     refused = {
+        (str(tmp_path / "some"), "--env-id", "Hopper-v5"): "final.zip has no statistics of VecNormalize",
         (agent,): "name it with --env-id",
         (str(tmp_path / "none.zip"), "--env-id", "Hopper-v5"): "No such file",
         (str(tmp_path / "cut.zip"), "--env-id", "Hopper-v5"): "damaged",
