@@ -32,8 +32,7 @@ from common.runs import AtLeast, Source
 from common.sampling import GROUP, Sampler
 from matplotlib.axes import Axes
 from matplotlib.contour import ContourSet
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, MultipleLocator
 from torch import Tensor
 
 VERSION = 1  # raised whenever the measured numbers change
@@ -138,7 +137,7 @@ def measure_landscapes(
         returns, lengths = played[place].T
         (step, surrogates), point = steps[cell["step_pairs"]], (cell["step"], cell["random"])
         numbers = intervals.mean_of(returns) | dict(std=returns.std().item())
-        numbers |= dict(episodes=len(returns), pairs=int(lengths.sum()))
+        numbers |= dict(episodes=len(returns), pairs=int(lengths.sum()), returns=intervals.raw(returns))  # by seed
         numbers |= dict(surrogate=surrogates[points.index(point)], step_norm=step.norm().item())
         yield numbers | (dict(change=intervals.paired_change(before, returns)) if cell["common_seeds"] else {})
 
@@ -155,30 +154,50 @@ def describe(surface: list[dict[str, Any]]) -> str:
 # Figures -------------------------------------------------------------------------------------------------------------
 
 
+RANDOM = "along the random direction\n(1 = a Gaussian vector of norm 2)"  # says what one unit is
+NAMES = dict(surrogate="surrogate", mean="true reward")
+
+
 def draw_cuts(rows: list[list[list[dict[str, Any]]]], style: dict[str, Any], path: Path) -> None:
-    """Draws a row for each checkpoint. Its columns are surrogate and true reward along the step, and the same along the
-    random direction. Within a row, each of the two quantities has one scale."""
-    figure, axes = figures.new_figure(len(rows), 4, (8.4, 0.6 + 1.7 * len(rows)), sharex=True)
+    """Draws two rows for each checkpoint, with surrogate and true reward along the step, and the same along the random
+    direction. In both rows, each of the two quantities has one scale. A line is for the pairs that the step is computed
+    from, on which the surrogate is measured. The true reward along the random direction does not depend on them, so
+    there the lines lie on one another."""
+    figure, axes = figures.new_figure(2 * len(rows), 2, (9, 0.2 + 4.6 * len(rows)), sharex=True)
     axes[0, 0].set_xticks(range(4))
-    for row, surfaces in zip(axes, rows):
-        for k, (along, across) in enumerate([("step", "random"), ("random", "step")]):
-            surrogate, reward = row[2 * k : 2 * k + 2]
-            if k:
-                surrogate.sharey(row[0])
-                reward.sharey(row[1])
-            for cells, line, fill in zip(surfaces, figures.LINES * len(surfaces), figures.FILLS * len(surfaces)):
-                text = f"{style['label']}, step from {cells[0]['step_pairs']:,} pairs"
-                of_step = style | dict(linestyle=line, fillstyle=fill, label=text)
-                cut = [cell for cell in cells if cell[across] == 0]
-                surrogate.plot([cell[along] for cell in cut], [cell["surrogate"] for cell in cut], **of_step)
-                figures.draw_line(reward, [cell[along] for cell in cut], cut, of_step)
-            surrogate.set_ylabel("surrogate" if k else f"{figures.title(surfaces[0][:1])}\nsurrogate")
-            reward.set_ylabel("true reward")
-        for axis in row[:2]:
-            axis.axvline(1, color="black", linewidth=0.8, linestyle=(0, (1, 2)))
-    for axis, text in zip(axes[-1], ["step (1: its end)"] * 2 + ["random direction"] * 2):
-        axis.set_xlabel(text)
+    for panels, surfaces in zip(axes.reshape(len(rows), 2, 2), rows):
+        for of_step, of_random in panels.T:
+            of_random.sharey(of_step)
+            of_step.set_xlabel(unit_of_step(surfaces))
+            of_random.set_xlabel(RANDOM)
+        draw_cut(panels[0], surfaces, "step", style)
+        draw_cut(panels[1], surfaces, "random", style)
+        for axis in panels[0]:
+            axis.axvline(1, color="black", linewidth=1, linestyle=":", label="end of the step")
+            figures.explain_bands(axis)
     figures.save_figure(figure, path)
+
+
+def draw_cut(panels: np.ndarray, surfaces: list[list[dict[str, Any]]], along: str, style: dict[str, Any]) -> None:
+    """Draws surrogate and true reward of a checkpoint along one of the directions."""
+    for cells, line, fill in zip(surfaces, figures.LINES * len(surfaces), figures.FILLS * len(surfaces)):
+        text = f"{style['label']}, step from {cells[0]['step_pairs']:,} pairs"
+        of_step = style | dict(linestyle=line, fillstyle=fill, markersize=5, linewidth=1.5, label=text)
+        cut = [cell for cell in cells if cell["random" if along == "step" else "step"] == 0]
+        x = [cell[along] for cell in cut]
+        panels[0].plot(x, [cell["surrogate"] for cell in cut], **of_step)
+        figures.draw_line(panels[1], x, cut, of_step)
+    direction = dict(step="the step", random="a random direction")[along]
+    for axis, text in zip(panels, NAMES.values()):
+        axis.set_title(f"{text.capitalize()} along {direction}, {figures.title(surfaces[0][:1])}", fontsize=10)
+        axis.set_ylabel(text)
+        axis.tick_params(labelbottom=True)
+
+
+def unit_of_step(surfaces: list[list[dict[str, Any]]]) -> str:
+    """Says what one unit along the step is, by the pairs that the step is computed from."""
+    norms = [f"{cells[0]['step_norm']:.2g} from {cells[0]['step_pairs']:,}" for cells in surfaces]
+    return f"along the step (1 = the whole step, whose norm is\n{', '.join(norms)} pairs)"
 
 
 def draw_surface(axis: Axes, cells: list[dict[str, Any]], name: str, scale: np.ndarray) -> ContourSet:
@@ -186,8 +205,10 @@ def draw_surface(axis: Axes, cells: list[dict[str, Any]], name: str, scale: np.n
     side = round(len(cells) ** 0.5)
     x, y, z = (np.reshape([cell[key] for cell in cells], (side, side)) for key in ("step", "random", name))
     surface = axis.contourf(x, y, z, scale, cmap="viridis" if name == "mean" else "cividis")
-    axis.plot(x.ravel(), y.ravel(), ".", color="black", markersize=1.5, clip_on=False)
-    axis.annotate("", (1, 0), (0, 0), arrowprops=dict(arrowstyle="-|>", color="red", linewidth=2, shrinkA=0, shrinkB=0))
+    axis.plot(x.ravel(), y.ravel(), "o", color="white", markeredgecolor="black", markersize=3, clip_on=False)
+    # White with a black edge can be seen on every colour of the contours, and in grey.
+    arrow = dict(arrowstyle="simple,head_width=0.9,tail_width=0.3", facecolor="white", edgecolor="black")
+    axis.annotate("", (1, 0), (0, 0), arrowprops=arrow | dict(shrinkA=0, shrinkB=0), zorder=4, annotation_clip=False)
     return surface
 
 
@@ -198,46 +219,43 @@ def scale_of(surfaces: list[list[dict[str, Any]]], name: str) -> np.ndarray:
 
 
 def draw_surfaces(rows: list[list[list[dict[str, Any]]]], path: Path) -> None:
-    """Draws a row for each checkpoint. Its columns are surrogate and true reward for each number of pairs that the step
-    came from (CL Fig. 13 to 18)."""
-    figure, axes = figures.new_figure(len(rows), 2 * len(rows[0]), (2.6 * 2 * len(rows[0]), 0.5 + 1.9 * len(rows)))
-    for row, surfaces in zip(axes, rows):
-        for k, name, text in ((1, "mean", "true reward"), (0, "surrogate", "surrogate")):
-            scale = scale_of(surfaces, name)
-            for axis, cells in zip(row[k::2], surfaces):
-                surface = draw_surface(axis, cells, name, scale)
-                axis.set_title(f"{text}\nstep from {cells[0]['step_pairs']:,} pairs", fontsize=8)
-            add_scale(figure, surface, row, text)
-        label(row, figures.title(surfaces[0][:1]))
+    """Draws two rows for each checkpoint, surrogate and true reward, with a column for each number of pairs that the
+    step came from (CL Fig. 13 to 18)."""
+    size = 1.2 + 3.9 * len(rows[0]), 0.2 + 5 * len(rows)
+    figure, axes = figures.new_figure(2 * len(rows), len(rows[0]), size, sharex=True, sharey=True)
+    for panels, surfaces in zip(axes.reshape(len(rows), 2, -1), rows):
+        for row, (name, text) in zip(panels, NAMES.items()):
+            sizes = [f"{cells[0]['step_pairs']:,}" for cells in surfaces]
+            draw_row(row, surfaces, name, [f"{text.capitalize()}, step from {size} pairs" for size in sizes])
     figures.save_figure(figure, path)
 
 
 def draw_concentration(rows: list[list[list[dict[str, Any]]]], path: Path) -> None:
     """Draws a row for each checkpoint, whose columns are the true reward from more and more pairs per point (CL Fig. 5,
     19, 20)."""
-    figure, axes = figures.new_figure(len(rows), len(rows[0]), (0.8 + 2.3 * len(rows[0]), 0.5 + 1.9 * len(rows)))
+    size = 1.2 + 2.6 * len(rows[0]), 0.2 + 2.5 * len(rows)
+    figure, axes = figures.new_figure(len(rows), len(rows[0]), size, sharex=True, sharey=True)
     for row, surfaces in zip(axes, rows):
-        scale = scale_of(surfaces, "mean")
-        for axis, cells in zip(row, surfaces):
-            surface = draw_surface(axis, cells, "mean", scale)
-            pairs, episodes = cells[0]["reward_pairs"], cells[0]["episodes"]
-            axis.set_title(f"{pairs:,} pairs a point\n({episodes:,} episodes)", fontsize=8)
-        add_scale(figure, surface, row, "true reward")
-        label(row, figures.title(surfaces[0][:1]))
+        firsts = [cells[0] for cells in surfaces]
+        titles = [f"{x['reward_pairs']:,} pairs a point\n({x['episodes']:,} episodes)" for x in firsts]
+        draw_row(row, surfaces, "mean", titles)
     figures.save_figure(figure, path)
 
 
-def add_scale(figure: Figure, surface: ContourSet, row: np.ndarray, text: str) -> None:
-    bar = figure.colorbar(surface, ax=row.tolist(), aspect=15, pad=0.01)
-    bar.set_label(text, fontsize=8)
-    bar.ax.tick_params(labelsize=7)
-
-
-def label(row: np.ndarray, text: str) -> None:
-    for axis in row:
-        axis.set_xlabel("step", fontsize=8)
-        axis.tick_params(labelsize=7)
-    row[0].set_ylabel(f"{text}\nrandom direction", fontsize=8)
+def draw_row(row: np.ndarray, surfaces: list[list[dict[str, Any]]], name: str, titles: list[str]) -> None:
+    """Draws a checkpoint's surfaces with one scale, which stands beside them, and the units of both directions."""
+    scale = scale_of(surfaces, name)
+    for axis, cells, title in zip(row, surfaces, titles):
+        surface = draw_surface(axis, cells, name, scale)
+        axis.set_title(title, fontsize=10)
+        axis.set_xlabel(f"step (1 = the whole step,\nthe arrow, of norm {cells[0]['step_norm']:.2g})", fontsize=9)
+        axis.tick_params(labelbottom=True, labelsize=9)
+        axis.xaxis.set_major_locator(MultipleLocator(1))
+        axis.yaxis.set_major_locator(MultipleLocator(1))
+    row[0].set_ylabel(f"{figures.title(surfaces[0][:1])}\n{RANDOM}", fontsize=9)
+    bar = row[0].figure.colorbar(surface, ax=row.tolist(), aspect=15, pad=0.01)
+    bar.set_label(NAMES[name], fontsize=9)
+    bar.ax.tick_params(labelsize=9)
 
 
 # Main ----------------------------------------------------------------------------------------------------------------

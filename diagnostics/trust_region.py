@@ -20,6 +20,7 @@ allows.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,6 +29,7 @@ import tyro
 from common import figures, intervals, kept, runs, sampling
 from common.runs import AtLeast, Source
 from common.sampling import GROUP, Sampler
+from matplotlib.axes import Axes
 from torch import Tensor
 
 VERSION = 1  # raised whenever the measured numbers change
@@ -80,15 +82,17 @@ def measure_step(source: Source, _: Sampler, __: Any, drawn: Callable) -> Iterat
 
 
 def mean_reward(episodes: list[tuple[float, int]]) -> dict[str, Any]:
-    """Returns the mean return of episodes, each given as return and length. It is None where there are no episodes."""
+    """Returns the mean return of episodes, each given as return and length, and their returns. The mean is None where
+    there are no episodes."""
     returns = np.array([episode_return for episode_return, _ in episodes])
     mean = returns.mean().item() if episodes else None
-    return dict(mean_reward=mean, mean_reward_interval=intervals.t_interval(returns), episodes=len(episodes))
+    numbers = dict(mean_reward=mean, mean_reward_interval=intervals.t_interval(returns), episodes=len(episodes))
+    return numbers | dict(returns=intervals.raw(returns))
 
 
 def step_size(policy: Callable, batch: dict[str, Tensor], part: int) -> dict[str, Any]:
     """Returns the largest ratio and the mean and largest KL of the policy against the one that collected the batch.
-    Each is taken in parts of so many pairs and averaged over the parts."""
+    Each is taken in parts of so many pairs and averaged over the parts. It also returns the numbers of the parts."""
     ratios, kls = sampling.compare_policies(policy, batch)
     parts = max(1, len(kls) // part)
     measured = dict(max_ratio=(ratios, Tensor.max), mean_kl=(kls, Tensor.mean), max_kl=(kls, Tensor.max))
@@ -96,49 +100,110 @@ def step_size(policy: Callable, batch: dict[str, Tensor], part: int) -> dict[str
     for name, (x, statistic) in measured.items():
         of_parts = np.array([float(statistic(y)) for y in x[: parts * part].split(part)])
         numbers |= {name: of_parts.mean().item(), f"{name}_interval": intervals.t_interval(of_parts)}
+        numbers[f"{name}_parts"] = intervals.raw(of_parts)
     return numbers
 
 
 # Figures -------------------------------------------------------------------------------------------------------------
 
-PANELS = dict(mean_reward="mean episode return", max_ratio="largest ratio")
-PANELS |= dict(mean_kl="mean KL (nats)", max_kl="largest KL (nats)")
+QUANTITIES = dict(mean_reward="mean return", max_ratio="largest ratio", mean_kl="mean KL", max_kl="largest KL")
+AXES = dict(mean_reward="mean episode return", max_ratio="largest ratio")  # what the vertical axes are called
+AXES |= dict(mean_kl="mean KL (nats)", max_kl="largest KL (nats)")
+SAMPLES = dict(train="training batch", heldout="held out")
 
 
 def draw_trust_regions(settings: list[figures.Setting], path: Path) -> None:
-    """Draws a row for the training batch and one for held-out segments. The columns are reward, largest ratio, mean KL
+    """Draws a column for the training batch and one for what is held out. The rows are reward, largest ratio, mean KL
     and largest KL over training. Each setting has a line, and its runs have thin ones (IM Fig. 3, 4; KLs as in TPG
-    Fig. 28, 29)."""
-    cells_of_runs = [cells for _, of_setting in settings for cells in of_setting]
-    figure, axes = figures.new_figure(2, 4, (9.6, 4.4), sharex=True, sharey="col")
-    for row, where in zip(axes, ("train", "heldout")):
-        for style, of_setting in settings:
-            for axis, name in zip(row, PANELS):
-                figures.draw_setting(axis, [curve(cells, where, name) for cells in of_setting], style)
-                colour = "black" if name == "max_ratio" else style["color"]  # several scripts share 1 + eps
-                for cells in of_setting:
-                    allowed = [(x["iteration"], x[f"{name}_allowed"]) for x in cells if f"{name}_allowed" in x]
-                    axis.plot(*np.reshape(allowed, (-1, 2)).T, color=colour, linestyle=":", linewidth=1)
-        episodes = sorted(cell[where]["episodes"] for cells in cells_of_runs for cell in cells)
-        text = {"train": "training batch", "heldout": "held-out segments"}[where]
-        text += f", reward of {episodes[0]} to {episodes[-1]} episodes a point"
-        row[0].set_title(text, loc="left", fontsize=10)
-        for axis, text in zip(row, PANELS.values()):
-            axis.set_ylabel(text)
-        for axis in row[1:]:
-            axis.set_yscale("log")
-            figures.label_log_axis(axis)
-    found = [cell[where]["mean_reward"] for cells in cells_of_runs for cell in cells for where in ("train", "heldout")]
-    means = [x for x in found if x is not None]
-    margin = 0.2 * max(np.ptp(means), 1e-3)
-    axes[0, 0].set_ylim(min(means) - margin, max(means) + margin)  # intervals of two episodes would flatten the rest
-    for axis, name in zip(axes[0, 1:], list(PANELS)[1:]):
-        means = [cell[where][name] for cells in cells_of_runs for cell in cells for where in ("train", "heldout")]
-        if lowest := min((x for x in means if x > 0), default=0):
-            axis.set_ylim(bottom=lowest / 1.5)  # on this scale, an interval that begins near 0 would flatten the rest
-    for axis in axes[1]:
+    Fig. 28, 29). Settings are drawn a little beside one another, so that their bars can be told apart. A bar that is
+    longer than the panel ends at its edge."""
+    cells = [cell for _, of_runs in settings for of_run in of_runs for cell in of_run]
+    figure, axes = figures.new_figure(4, 2, (9, 8.4), sharex=True, sharey="row")
+    apart = 0.009 * max(cell["iteration"] for cell in cells)
+    for row, name in zip(axes, QUANTITIES):
+        for axis, where in zip(row, SAMPLES):
+            for k, (style, of_runs) in enumerate(settings):
+                lines = [curve(of_run, where, name) for of_run in of_runs]
+                beside = apart * (k - (len(settings) - 1) / 2)
+                lines = [([at + beside for at in x], points) for x, points in lines]
+                figures.draw_setting(axis, lines, figures.tell_apart(style))
+            axis.set_title(describe_panel(cells, where, name), loc="left", fontsize=10)
+        row[0].set_ylabel(AXES[name])
+        limits = find_limits(settings, name)
+        fit_axis(row[0], cells, name, [y for limit in limits for _, y in limit["points"]])
+        for axis, limit in product(row, limits):
+            draw_limit(axis, name, limit)
+    for axis in axes[-1]:
         axis.set_xlabel("iteration")
+    if any(len(of_runs) == 1 for _, of_runs in settings):  # the lines of several runs have no bars
+        axes[0, 0].plot([], [], "|", color="0.4", markersize=10, label="95 % interval")
     figures.save_figure(figure, path)
+
+
+def describe_panel(cells: list[dict[str, Any]], where: str, name: str) -> str:
+    """Says in a panel's title what is drawn and how much was sampled for each point. The held-out maxima are taken in
+    parts of the training batch's size."""
+    numbers, of = [cell[where] for cell in cells], f"{SAMPLES[where].capitalize()}: {QUANTITIES[name]}"
+    episodes, pairs, parts = ([x[key] for x in numbers] for key in ("episodes", "pairs", "parts"))
+    if name == "mean_reward":
+        return f"{of} of {count(episodes, 'episodes')}"
+    if name == "mean_kl":
+        return f"{of} of {count(pairs, 'pairs')}"
+    sizes = [min(n, cell["train"]["pairs"]) for n, cell in zip(pairs, cells)]
+    return f"{of} in {count(sizes, 'pairs')}" + f", mean of {count(parts, 'parts')}" * (max(parts) > 1)
+
+
+def count(numbers: list[int], unit: str) -> str:
+    return " to ".join(f"{x:,}" for x in sorted({min(numbers), max(numbers)})) + f" {unit}"
+
+
+def find_limits(settings: list[figures.Setting], name: str) -> list[dict[str, Any]]:
+    """Returns the lines that show what is allowed, each with its points, its text and its colour. Settings whose limits
+    are equally high have one line. What clips ratios is common to many scripts, so it is black and names no setting."""
+    found = {}
+    for style, of_runs in settings:
+        for of_run in of_runs:
+            points = [(x["iteration"], x[f"{name}_allowed"]) for x in of_run if f"{name}_allowed" in x]
+            if points:
+                limit = dict(points=points, colour=style["color"], labels={})
+                found.setdefault(frozenset(y for _, y in points), limit)["labels"][style["label"]] = None
+    for heights, limit in found.items():
+        number = f"{min(heights):.3g}" if len(heights) == 1 else f"{max(heights):.3g} to {min(heights):.3g}"
+        limit["text"] = " and ".join(f"{label}'s" for label in limit["labels"]) + f" bound, {number} nats"
+        if name == "max_ratio":
+            limit |= dict(text=f"1 + eps = {number}", colour="black")
+    return list(found.values())
+
+
+def draw_limit(axis: Axes, name: str, limit: dict[str, Any]) -> None:
+    """Draws what is allowed as a dotted line, with its text on the side on which fewer steps are."""
+    axis.plot(*zip(*limit["points"]), color=limit["colour"], linestyle=":", linewidth=1.5)
+    place = dict(va="top", xytext=(0, -3)) if name == "max_ratio" else dict(va="bottom", xytext=(0, 2))
+    style = dict(textcoords="offset points", ha="center", color=limit["colour"], fontsize=9)
+    axis.annotate(limit["text"], limit["points"][len(limit["points"]) // 2], **place, **style)
+
+
+def fit_axis(axis: Axes, cells: list[dict[str, Any]], name: str, limits: list[float]) -> None:
+    """Fits the vertical axis to the means, the limits and the held-out intervals. The intervals of a training batch do
+    not count, because those of two episodes would flatten the rest. On a logarithmic axis, lower ends of intervals do
+    not count either, because they may be near 0."""
+    numbers, logarithmic = [cell[where] for cell in cells for where in SAMPLES], name != "mean_reward"
+    intervals_of = [cell["heldout"][f"{name}_interval"] or () for cell in cells]
+    shown = [x[name] for x in numbers if x[name] is not None] + limits
+    shown += [y for ends in intervals_of for y in (ends[1:] if logarithmic else ends)]
+    if logarithmic:
+        axis.set_yscale("log")
+        shown = [y for y in shown if y > 0]
+    if len(set(shown)) < 2:
+        return
+    low, high = min(shown), max(shown)
+    below = 0.16 if name == "max_ratio" else 0.05  # the texts of the limits need room
+    above = 0.16 if name == "mean_kl" and limits else 0.05
+    if logarithmic:
+        axis.set_ylim(low * (high / low) ** -below, high * (high / low) ** above)
+        figures.label_log_axis(axis)
+    else:
+        axis.set_ylim(low - below * (high - low), high + above * (high - low))
 
 
 def curve(cells: list[dict[str, Any]], where: str, name: str) -> tuple[list[int], list[dict[str, Any]]]:

@@ -138,33 +138,48 @@ def errors_by_distance(errors: np.ndarray, inner: np.ndarray, counted: np.ndarra
 
 # Figures -------------------------------------------------------------------------------------------------------------
 
-MEDIAN = dict(linestyle="--", linewidth=0.9, marker="", label=None)
-TRAINING = MEDIAN | dict(linestyle=":")
-EXACT = dict(color="black", linestyle="-.", linewidth=1, alpha=0.7, zorder=3)
+COLUMNS = dict(
+    gae="GAE's targets,\nwhat V was fitted to",
+    returns="discounted returns,\nbootstrapped where an episode is cut",
+    released="returns as the paper's code sums them:\nup to the cut, and no further",
+)
+ROWS = ["mean error,\nheld out", "mean error,\ntraining batch", "median error,\nheld out"]  # over training
+EXACT = dict(linestyle=":", linewidth=1.8, marker="", zorder=3, label=None)
 
 
 def draw_errors(styles: list[dict[str, Any]], cells_of_runs: list[list[dict[str, Any]]], path: Path) -> None:
-    """Draws a column for each of the three targets. The first row is over training (CL Fig. 11, 12), the second against
-    the distance to the next cut. Each run has lines for the held-out mean and median and, over training, for the mean
-    on the training batch."""
-    figure, axes = figures.new_figure(2, 3, (9.6, 5.2), sharex="row", sharey=True, subplot_kw=dict(yscale="log"))
-    steps = [x["steps"] or [1, 1] for of_run in cells_of_runs for cell in of_run for x in heldout_bins(cell, "gae")]
-    never = 4 * max(last for _, last in steps)
-    for over_training, against_distance, name in zip(*axes, TARGETS):
-        for of_run, style in zip(cells_of_runs, styles):
-            x, heldout = [cell["iteration"] for cell in of_run], [cell[f"heldout_{name}"] for cell in of_run]
-            figures.draw_line(over_training, x, heldout, style)
-            over_training.plot(x, [numbers["median"] for numbers in heldout], **style | MEDIAN)
-            over_training.plot(x, [cell[f"train_{name}"]["mean"] for cell in of_run], **style | TRAINING)
-            draw_by_distance(against_distance, sum([heldout_bins(cell, name) for cell in of_run], []), style, never)
-        over_training.set_title(TARGETS[name], fontsize=10)
-        over_training.set_xlabel("iteration")
-        against_distance.set_xlabel("steps to the next cut (none: a terminal state)", fontsize=9)
-    for of_run in cells_of_runs:
-        x, y = zip(*[(cell["iteration"], cell["heldout_released"]["exact_v"]) for cell in of_run])
-        axes[0, 2].plot(x, y, **EXACT)
-    finish_axes(axes, never, {cell["gamma"] for of_run in cells_of_runs for cell in of_run})
+    """Draws a column for each of the three targets. The first three rows are over training (CL Fig. 11, 12): the mean
+    error held out and on the training batch, and the held-out median. The last row has the held-out mean against the
+    distance to the next cut. A line is a run. The errors that the exact V of a constant reward would have against
+    released returns are dotted, over training in the run's colour."""
+    figure, axes = figures.new_figure(4, 3, (9, 8.4), sharex="row", sharey="row", subplot_kw=dict(yscale="log"))
+    cells = sum(cells_of_runs, [])
+    never = 4 * max((x["steps"] or [1, 1])[1] for cell in cells for x in heldout_bins(cell, "gae"))
+    for style, of_run in zip(map(figures.tell_apart, styles), cells_of_runs):
+        for name, column in zip(COLUMNS, axes.T):
+            draw_over_training(column, of_run, name, style)
+            draw_by_distance(column[-1], sum([heldout_bins(cell, name) for cell in of_run], []), style, never)
+    for gamma in {cell["gamma"] for cell in cells}:
+        draw_exact_values(axes[-1, -1], gamma, never / 4)
+    for axis, text in zip(axes[0], COLUMNS.values()):
+        axis.set_title(text, fontsize=9.5)
+    finish_axes(axes, never)
+    fit_over_training(axes[:3, 0], cells)
+    figures.explain_bands(axes[0, 0])
+    figure.supylabel("relative error |V - target| / |target|", fontsize=10)
     figures.save_figure(figure, path)
+
+
+def draw_over_training(column: np.ndarray, of_run: list[dict[str, Any]], name: str, style: dict[str, Any]) -> None:
+    """Draws a run's errors against one target into the column's first three panels."""
+    x = [cell["iteration"] for cell in of_run]
+    heldout, train = ([cell[f"{where}_{name}"] for cell in of_run] for where in ("heldout", "train"))
+    figures.draw_line(column[0], x, heldout, style)
+    figures.draw_line(column[1], x, train, style)
+    column[2].plot(x, [numbers["median"] for numbers in heldout], **style)
+    if name == "released":
+        for axis, numbers in zip(column, (heldout, train)):
+            axis.plot(x, [cell["exact_v"] for cell in numbers], **style | EXACT)
 
 
 def heldout_bins(cell: dict[str, Any], target: str) -> list[dict[str, Any]]:
@@ -172,38 +187,54 @@ def heldout_bins(cell: dict[str, Any], target: str) -> list[dict[str, Any]]:
 
 
 def draw_by_distance(axis: Axes, measured: list[dict[str, Any]], style: dict[str, Any], never: float) -> None:
-    """Draws the errors of each bin of distances, as the median over the checkpoints. The pairs that a terminal state
-    follows are drawn at x = never."""
-    for statistic, line in (("mean", style), ("median", style | MEDIAN)):
-        bins = {}
-        for found in measured:
-            if found[statistic] is not None:
-                bins.setdefault(tuple(found["steps"] or ()), []).append(found[statistic])
-        points = sorted((np.prod(steps) ** 0.5, np.median(errors)) for steps, errors in bins.items() if steps)
-        axis.plot(*np.reshape(points, (-1, 2)).T, **line)
-        mark = dict(marker="_", markersize=7) if statistic == "median" else {}
-        axis.plot(never, np.median(bins.get((), [np.nan])), **line | mark | dict(label=None))
+    """Draws a run's mean error in each bin of distances, as the median over the checkpoints. The pairs that a terminal
+    state follows are drawn at x = never."""
+    bins = {}
+    for found in measured:
+        if found["mean"] is not None:
+            bins.setdefault(tuple(found["steps"] or ()), []).append(found["mean"])
+    points = sorted((np.prod(steps) ** 0.5, np.median(errors)) for steps, errors in bins.items() if steps)
+    axis.plot(*np.reshape(points, (-1, 2)).T, **style)
+    axis.plot(never, np.median(bins.get((), [np.nan])), **style | dict(label=None))
 
 
-def finish_axes(axes: np.ndarray, never: float, gammas: set[float]) -> None:
-    """Sets scales and units, and draws what is no measurement: the line at 1 and exact V's error against released
-    returns."""
-    axes[1, 0].set_xscale("log")
+def draw_exact_values(axis: Axes, gamma: float, furthest: float) -> None:
+    """Draws the error of the exact V of a constant reward by distance, as far down as something was measured."""
+    lowest, d = axis.get_ylim()[0], np.geomspace(1, furthest)
+    axis.plot(d, error_of_exact_values(d, gamma), **EXACT | dict(color="black", label="exact V of a constant reward"))
+    axis.set_ylim(bottom=lowest)
+
+
+def fit_over_training(panels: np.ndarray, cells: list[dict[str, Any]]) -> None:
+    """Gives the rows over training one scale, so that means and medians can be compared. The intervals of a training
+    batch do not count, because those of a few episodes would flatten the rest."""
+    heldout, train = ([cell[f"{where}_{name}"] for cell in cells for name in COLUMNS] for where in ("heldout", "train"))
+    shown = [numbers["mean"] for numbers in heldout + train] + [numbers["median"] for numbers in heldout]
+    shown += [numbers["exact_v"] for numbers in heldout + train if "exact_v" in numbers]
+    shown = [y for y in [1, *shown, *sum([numbers["interval"] or [] for numbers in heldout], [])] if y > 0]
+    for panel in panels:
+        panel.set_ylim(min(shown) / 1.25, max(shown) * 1.25)
+        figures.label_log_axis(panel)
+
+
+def finish_axes(axes: np.ndarray, never: float) -> None:
+    """Sets scales and labels, and draws the line at 1."""
+    for row, text in zip(axes, [*ROWS, "mean error held\nout, by distance"]):
+        row[0].set_ylabel(text)
+        figures.label_log_axis(row[0])
+        for axis in row:
+            axis.axhline(1, color="#999999", linewidth=0.8, zorder=0)
+    for over_training, against_distance in zip(axes[2], axes[3]):
+        over_training.set_xlabel("iteration")
+        against_distance.set_xlabel("steps to the next cut\n(none: a terminal state follows)")
+    for axis in axes[:2].flat:
+        axis.tick_params(labelbottom=False)  # the third row has the iterations
+    axes[3, 0].set_xscale("log")
     ticks = [8**k for k in range(20) if 8**k < never / 2]
-    axes[1, 0].set_xticks([*ticks, never], [*map(str, ticks), "none"])
-    axes[1, 0].minorticks_off()
-    for row in axes:
-        row[0].set_ylabel("relative error\n|V - target| / |target|")
-    for axis in axes.flat:
-        axis.axhline(1, color="#999999", linewidth=0.8, zorder=0)
-    where = axes[0, 0].get_yaxis_transform()
-    axes[0, 0].text(1, 1.1, "as large as the target", transform=where, ha="right", va="bottom", fontsize=8)
-    lowest, d = axes[1, 2].get_ylim()[0], np.geomspace(1, never / 4)
-    for gamma in gammas:
-        axes[1, 2].plot(d, error_of_exact_values(d, gamma), **EXACT, label="exact V of a constant reward")
-    axes[1, 2].set_ylim(bottom=lowest)
-    for label, line in (("mean, held out", {}), ("median, held out", MEDIAN), ("mean, training batch", TRAINING)):
-        axes[0, 0].plot([], [], **dict(color="black") | line | dict(label=label))
+    axes[3, 0].set_xticks([*ticks, never], [*map(str, ticks), "none"])
+    axes[3, 0].minorticks_off()
+    where = axes[3, 0].get_yaxis_transform()
+    axes[3, 0].text(1, 1.1, "as large as the target", transform=where, ha="right", va="bottom", fontsize=9)
 
 
 # Main ----------------------------------------------------------------------------------------------------------------

@@ -293,14 +293,19 @@ def test_relative_error_leaves_out_terminal_steps_and_targets_near_zero():
 
 
 def test_trust_region_repeats_what_training_logged(known, tmp_path):
-    load("trust_region").main([str(known / "ppo"), "--jobs", "1", "--heldout-pairs", "300", "--out", str(tmp_path)])
+    load("trust_region").main([str(known / "ppo"), "--jobs", "1", "--heldout-pairs", "700", "--out", str(tmp_path)])
     rows = progress(known / "ppo")
     found = cells(tmp_path, "trust_region")
     assert len(found) == len(rows) == 3
     for cell, row in zip(found, rows):
         assert {name: float(row[name]) for name in ("max_ratio", "mean_kl", "max_kl")}.items() <= cell["train"].items()
         assert cell["train"]["mean_reward"] == pytest.approx(float(row["episodic_return"]))
-        assert cell["train"] != cell["heldout"] and cell["heldout"]["pairs"] == 300
+        assert cell["train"] != cell["heldout"] and cell["heldout"]["pairs"] == 700
+        heldout = cell["heldout"]
+        raw = {name: heldout[f"{name}_parts"] for name in ("max_ratio", "mean_kl", "max_kl")}
+        for name, x in (raw | dict(mean_reward=heldout["returns"])).items():
+            again = common.intervals.t_interval(np.array(x))
+            assert again == pytest.approx(heldout[f"{name}_interval"], rel=1e-4), name
         assert cell["max_ratio_allowed"] == 1.2
 
 
@@ -326,6 +331,8 @@ def test_evaluation_and_video(known, tmp_path, capsys):
     noisy_exact = exact - pi.variance.detach().double().sum()
     assert abs(noisy["returns"]["mean"] - noisy_exact.item()) < np.std(noisy["returns"]["all"]) * 4 / 50**0.5
     assert noisy["lengths"]["all"] == [4.0] * 50
+    again = common.intervals.t_interval(np.array(noisy["returns"]["all"]))
+    assert again == pytest.approx(noisy["returns"]["interval"])
     assert [frame[0, 0, 0] for frame in imageio.v3.imread(video)] == [60, 120, 180, 240]
 
 
@@ -385,18 +392,21 @@ SHOWN = {
     ),
     "value": (
         lambda cells: [
-            (i, [cell[f"{of}_{x}"]["mean"] for cell in cells])
-            for i, x in enumerate(("gae", "returns", "released"))
-            for of in ("heldout", "train")
+            (3 * row + column, [cell[f"{of}_{x}"][statistic] for cell in cells])
+            for column, x in enumerate(("gae", "returns", "released"))
+            for row, (of, statistic) in enumerate((("heldout", "mean"), ("train", "mean"), ("heldout", "median")))
         ],
-        {"iteration", "steps to the next cut (none: a terminal state)", "relative error\n|V - target| / |target|"},
+        {"iteration", "mean error,\nheld out", "mean error,\ntraining batch", "median error,\nheld out"},
     ),
-    "landscape": (surfaces, {"step (1: its end)", "random direction", "surrogate", "true reward"}),
+    "landscape": (
+        surfaces,
+        {"along the random direction\n(1 = a Gaussian vector of norm 2)", "surrogate", "true reward"},
+    ),
     "trust_region": (
         lambda cells: [
-            (4 * row + column, [x[of][name] for x in cells if x[of][name] is not None])
-            for row, of in enumerate(("train", "heldout"))
-            for column, name in enumerate(("mean_reward", "max_ratio", "mean_kl", "max_kl"))
+            (2 * row + column, [x[of][name] for x in cells if x[of][name] is not None])
+            for column, of in enumerate(("train", "heldout"))
+            for row, name in enumerate(("mean_reward", "max_ratio", "mean_kl", "max_kl"))
         ],
         {"iteration", "mean episode return", "largest ratio", "mean KL (nats)", "largest KL (nats)"},
     ),

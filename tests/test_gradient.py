@@ -10,6 +10,7 @@ import torch
 from conftest import load
 from environments import Bandit
 from matplotlib.figure import Figure
+from scipy import stats
 from test_diagnostics import cells, expected_reward, pairs_by_quadrature, sourced, with_values
 
 
@@ -110,6 +111,40 @@ def test_noise_scale_and_convergence_match_the_exact_gradient_and_covariance(kno
         for pairs, point in zip(cell["pairs"], cell["variance"][baseline]):  # a law of many dimensions
             assert point["mean"] == pytest.approx(pairs / (pairs + B), abs=0.15)  # over seeds, up to 0.11
     assert "a batch of 64 is 1/4 of the noise scale (2" in capsys.readouterr().out
+    for baseline in module.BASELINES:
+        assert_recomputed(cell, baseline)
+
+
+def symmetric(values, n, first):
+    """A matrix [n, n] from the values on and above its diagonal (first 0), or above it (first 1)."""
+    matrix = np.zeros((n, n))
+    matrix[np.triu_indices(n, first)] = values
+    return np.triu(matrix) + np.triu(matrix, 1).T
+
+
+def assert_recomputed(cell, baseline):
+    """The intervals of a cell follow from the raw values that it keeps."""
+    scale = cell["noise_scale"][baseline]
+    n, pairs = scale["estimates"], scale["estimate_pairs"]
+    products, scatter = (symmetric(scale[name], n, 0) for name in ("products", "scatter"))
+
+    def inverse(drawn):
+        unlike = drawn[:, None] != drawn[None]
+        squares, of_scatter = (x[np.ix_(drawn, drawn)] for x in (products, scatter))
+        return squares[unlike].mean() / (pairs * (of_scatter.diagonal().mean() - of_scatter[unlike].mean()))
+
+    assert inverse(np.arange(n)) == pytest.approx(scale["grad_sq"] / scale["trace"], rel=1e-4)
+    draws = [drawn for drawn in np.random.default_rng(0).integers(n, size=(500, n)) if np.ptp(drawn)]
+    ends = np.percentile([inverse(drawn) for drawn in draws], [2.5, 97.5])
+    assert ends == pytest.approx(scale["inverse_interval"], rel=1e-4), baseline
+    for between in cell["variance"][baseline]:
+        found = common.intervals.pairwise(symmetric(between["all"], n, 1))
+        assert [found["mean"], *found["interval"]] == pytest.approx([between["mean"], *between["interval"]])
+    for name in ("convergence", "direction"):
+        for point in cell[name].get(baseline, ()):
+            half = stats.t.ppf(0.975, n - 1) * (n - 1) ** 0.5 * np.std(point["without"])
+            assert np.mean(point["all"]) == pytest.approx(point["mean"])
+            assert [point["mean"] - half, point["mean"] + half] == pytest.approx(point["interval"])
 
 
 def test_noise_scale_has_no_bias():
@@ -254,6 +289,8 @@ def test_every_run_has_random_numbers_of_its_own_and_counts_once(known, tmp_path
     assert points[0] != points[1] != points[2] != points[0]
     module.main([folders[1], "--out", str(tmp_path / "one"), *flags])
     assert [x["variance"][module.NETWORK] for x in cells(tmp_path / "one", "gradient")] == [points[1]]
+    for cell in cells(tmp_path / "all", "gradient"):
+        assert_recomputed(cell, module.NETWORK)
     axis = Figure().subplots()
     same = [([64], [dict(mean=x, interval=None)]) for x in (1000, 1000, 1000, 1000, 100)]
     common.figures.draw_setting(axis, same, dict(color="red", linestyle="-"))

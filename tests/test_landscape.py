@@ -59,6 +59,10 @@ def test_change_by_a_step_is_the_exact_difference_and_closer_for_the_pairing(kno
             assert (cell["step"], cell["random"]) == (a, b)
             assert abs(change["mean"] - exact) <= (high - low) + 1e-4, (a, b)  # four standard errors
             assert change["mean"] == pytest.approx(cell["mean"] - found[0]["mean"])
+            returns, before_step = np.array(cell["returns"]), np.array(found[0]["returns"])  # as they are kept
+            assert common.intervals.t_interval(returns) == pytest.approx(cell["interval"], rel=1e-4)
+            again = common.intervals.paired_change(before_step, returns)["interval"]
+            assert again == pytest.approx(change["interval"], rel=1e-4, abs=1e-4)
     by_step = found[2]["change"]
     unpaired = 2 * 1.96 * (2 / found[2]["episodes"]) ** 0.5 * found[2]["std"]
     assert by_step["interval"][1] - by_step["interval"][0] == pytest.approx(by_step["pairing"] * unpaired, rel=0.05)
@@ -187,7 +191,7 @@ def test_contours_have_the_step_on_x():
 
 
 def test_cuts_of_a_row_share_their_scales(known, tmp_path, monkeypatch):
-    figures = {}
+    figures, module = {}, load("landscape")
     monkeypatch.setattr(common.figures, "save_figure", lambda figure, path: figures.update({path.name: figure}))
     flags = "--grid 3 --reward-pairs 300 --concentration 60 120 --labels PPO-M=ppo".split()
     found = landscape(known / "bandit", tmp_path, *flags)
@@ -197,6 +201,9 @@ def test_cuts_of_a_row_share_their_scales(known, tmp_path, monkeypatch):
         values = [cell[name] for cell in found[:9] if 0 in (cell["step"], cell["random"])]
         assert first.get_ylim() == second.get_ylim()
         assert first.get_ylim()[0] <= min(values) and max(values) <= first.get_ylim()[1]
+    norm = f"{found[0]['step_norm']:.2g} from 64 pairs)"
+    assert surrogate.get_xlabel() == reward.get_xlabel() == f"along the step (1 = the whole step, whose norm is\n{norm}"
+    assert surrogate_random.get_xlabel() == reward_random.get_xlabel() == module.RANDOM
     line = surrogate.lines[0]
     np.testing.assert_array_equal(line.get_xydata(), [(c["step"], c["surrogate"]) for c in found[:9:3]])
     assert (line.get_label()[:11], line.get_color()) == ("PPO-M, step", common.figures.COLOURS["ppo_m"])

@@ -1,7 +1,9 @@
 """Update steps: the distance between policies, and where steps are measured."""
 
 import shutil
+from itertools import product
 
+import common.intervals
 import common.kept
 import common.runs
 import common.sampling
@@ -60,11 +62,22 @@ def test_steps_from_the_same_batches_are_one_step(run, tmp_path, monkeypatch):
         assert min(cell["norms"]) == max(cell["norms"]) > 0
 
 
+def from_pairs(values, n):
+    """Mean and interval over pairs of n items, from the values of the pairs alone."""
+    matrix = np.zeros((n, n))
+    matrix[np.triu_indices(n, 1)] = values
+    found = common.intervals.pairwise(matrix + matrix.T)
+    return [found["mean"], *found["interval"]]
+
+
 def test_steps_are_measured_where_there_are_some(run, tmp_path, capsys):
     flags, module = [str(run), "--out", str(tmp_path), "--jobs", "1", "--repeats", "3"], load("steps")
     for checkpoints, expected in (([], [0, 2, 3, 5]), (["all"], [0, 1, 2, 3, 4, 5]), (["2"], [2])):
         module.main(flags + (["--checkpoints", *checkpoints] if checkpoints else []))
         lines = [line for line in capsys.readouterr().out.splitlines() if "cosine" in line]
+        for cell, name in product(common.kept.read_cells(tmp_path / "steps.jsonl"), ("cosine", "kl")):
+            again = from_pairs(cell[name]["all"], 3)
+            assert again == pytest.approx([cell[name]["mean"], *cell[name]["interval"]], rel=1e-4), name
         assert [int(line.split("iteration ")[1].split(":")[0]) for line in lines] == expected
     for wrong, message in (
         (["--checkpoints", "6"], "training ended there"),

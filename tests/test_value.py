@@ -1,5 +1,6 @@
 """What value.py and trust_region.py measure, on cases worked out by hand."""
 
+import common.figures
 import common.intervals
 import common.kept
 import gymnasium as gym
@@ -142,6 +143,10 @@ def test_interval_of_the_relative_error_is_over_episodes():
     low, high = common.intervals.t_interval(errors.mean(1) / errors.mean())
     assert numbers["interval"] == pytest.approx([0.7 / 3 * np.exp(low - 1), 0.7 / 3 * np.exp(high - 1)])
     assert numbers["mean_of_all"] == pytest.approx(errors.mean()) and numbers["episodes"] == 3
+    sums, pairs = map(np.array, numbers["of_episodes"])  # as they are kept
+    assert sums.sum() / pairs.sum() == pytest.approx(numbers["mean"])
+    ends = common.intervals.t_interval((sums / numbers["mean"] - pairs) / pairs.mean())
+    assert numbers["mean"] * np.exp(ends) == pytest.approx(numbers["interval"], rel=1e-4)
 
 
 def pairs_moved(shifts, actions):
@@ -165,6 +170,10 @@ def test_largest_ratio_and_kl_are_averaged_over_parts_of_the_batch_size():
     assert halves["max_ratio"] == pytest.approx((ratios[0] + ratios[4]) / 2)
     assert halves["mean_kl"] == pytest.approx(kls[:6].mean())
     assert halves["max_kl_interval"] == pytest.approx(common.intervals.t_interval(kls[[1, 3]]))
+    for name in ("max_ratio", "mean_kl", "max_kl"):
+        of_parts = np.array(halves[f"{name}_parts"])
+        assert of_parts.mean() == pytest.approx(halves[name], rel=1e-4)
+        assert common.intervals.t_interval(of_parts) == pytest.approx(halves[f"{name}_interval"], rel=1e-4)
     for part in (7, 8, 100):  # one part, smaller than the training batch perhaps
         whole = module.step_size(policy, batch, part)
         assert (whole["parts"], whole["max_kl_interval"]) == (1, None)
@@ -173,12 +182,36 @@ def test_largest_ratio_and_kl_are_averaged_over_parts_of_the_batch_size():
 
 def test_mean_reward_says_of_how_many_episodes():
     mean_reward = load("trust_region").mean_reward
-    assert mean_reward([]) == dict(mean_reward=None, mean_reward_interval=None, episodes=0)
-    assert mean_reward([(7.0, 3)]) == dict(mean_reward=7.0, mean_reward_interval=None, episodes=1)
+    assert mean_reward([]) == dict(mean_reward=None, mean_reward_interval=None, episodes=0, returns=[])
+    assert mean_reward([(7.0, 3)]) == dict(mean_reward=7.0, mean_reward_interval=None, episodes=1, returns=[7])
     three = mean_reward([(1.0, 5), (2.0, 5), (6.0, 5)])
-    assert three["mean_reward"] == 3 and three["episodes"] == 3
+    assert three["mean_reward"] == 3 and three["episodes"] == 3 and three["returns"] == [1, 2, 6]
     half = 4.302653 * 7**0.5 / 3**0.5  # t of 2 degrees of freedom, variance (4 + 1 + 9) / 2
     assert three["mean_reward_interval"] == pytest.approx([3 - half, 3 + half], rel=1e-6)
+
+
+def test_limits_are_drawn_once_and_say_whose_they_are():
+    def setting(label, *bounds):
+        cells = [dict(iteration=i, mean_kl_allowed=y, max_ratio_allowed=1.2) for i, y in enumerate(bounds)]
+        return dict(label=label, color=label), [cells]
+
+    find, settings = (
+        load("trust_region").find_limits,
+        [setting("A", 0.1, 0.1), setting("B", 0.1), setting("C", 0.1, 0.05)],
+    )
+    same, scheduled = find(settings, "mean_kl")
+    assert (same["text"], same["points"], same["colour"]) == ("A's and B's bound, 0.1 nats", [(0, 0.1), (1, 0.1)], "A")
+    assert scheduled["text"] == "C's bound, 0.1 to 0.05 nats"
+    [ratio] = find(settings, "max_ratio")
+    assert (ratio["text"], ratio["colour"]) == ("1 + eps = 1.2", "black")
+    assert find(settings, "max_kl") == []
+
+
+def test_settings_can_be_told_apart_without_colours():
+    looks = common.figures.line_styles({algo: algo for algo in common.figures.COLOURS})
+    looks = [common.figures.tell_apart(look) for look in looks.values()]
+    assert len({(look["marker"], look["fillstyle"], look["linestyle"]) for look in looks}) == len(looks)
+    assert ":" not in {look["linestyle"] for look in looks}  # dotted is what is not measured
 
 
 @pytest.mark.parametrize("n", (3, 6, 30))

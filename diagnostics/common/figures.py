@@ -18,6 +18,10 @@ COLOURS = {
 }
 MARKERS = dict(zip(COLOURS, "os^Dv*Px"))  # in greyscale, colours alone look too much alike
 LINES, FILLS = ["-", "--", ":", "-."], ["full", "none", "left", "right"]  # for lines of one algorithm
+LETTER = 0.073  # about the width of a letter of the legend, in inches
+# Lines and fillings of settings that share a panel, by colour. No line is dotted: dotted lines are not measurements.
+APART = [("-", "full"), ("--", "none"), ("-.", "none"), ("-.", "full"), ("-", "none"), ("--", "full")]
+APART = dict(zip(COLOURS.values(), [*APART, ("-", "left"), ("--", "left")]))
 
 
 def new_figure(rows: int, columns: int, size: tuple[float, float], **style: Any) -> tuple[Figure, np.ndarray]:
@@ -55,11 +59,24 @@ def run_styles(folders: tuple[Path, ...], labels: tuple[str, ...]) -> list[dict[
     return [styles[label_of[folder]] for folder in folders]
 
 
+def tell_apart(style: dict[str, Any]) -> dict[str, Any]:
+    """Returns the style with a larger marker, and with a line and a filling that belong to its colour, so that a
+    picture of several settings can be read without colours."""
+    line, fill = APART.get(style["color"], ("-", "full"))
+    line = line if style["linestyle"] == "-" else style["linestyle"]  # others say that all colours are used up
+    return style | dict(linestyle=line, fillstyle=fill, markersize=4.5, linewidth=1.4)
+
+
 def draw_line(axis: Axes, x: list, points: list[dict[str, Any]], style: dict[str, Any]) -> None:
     """Draws means against x, with their intervals shaded."""
     axis.plot(x, [point["mean"] for point in points], **style)
     low, high = zip(*[point["interval"] or (np.nan, np.nan) for point in points])
     axis.fill_between(x, low, high, color=style["color"], alpha=0.2, linewidth=0)
+
+
+def explain_bands(axis: Axes) -> None:
+    """Adds to the legend what the shaded bands are."""
+    axis.fill_between([], [], color="0.4", alpha=0.3, linewidth=0, label="95 % interval")
 
 
 Setting = tuple[dict[str, Any], list[list[dict[str, Any]]]]  # its style, and the cells of each of its runs
@@ -126,11 +143,11 @@ def save_figure(figure: Figure, path: Path) -> None:
     lines = {label: line for axis in figure.axes[::-1] for line, label in zip(*axis.get_legend_handles_labels())}
     if lines:
         width, height = figure.get_size_inches()
-        texts = [textwrap.fill(label, int((width - 0.6) / 0.065), break_on_hyphens=False) for label in lines]  # inches
-        longest = max(len(part) for text in texts for part in text.split("\n"))
-        columns = max(1, min(len(texts), int(width / (0.6 + 0.065 * longest))))
-        figure.set_figheight(height + 0.17 * sum(text.count("\n") + 1 for text in texts) / columns)
-        figure.legend(lines.values(), texts, loc="outside upper center", ncols=columns, frameon=False, fontsize=8)
+        texts = [textwrap.fill(label, int((width - 0.6) / LETTER), break_on_hyphens=False) for label in lines]  # inches
+        widths = [0.6 + LETTER * max(map(len, text.split("\n"))) for text in texts]
+        columns = len(texts) if sum(widths) < width else max(1, min(len(texts), int(width / max(widths))))
+        figure.set_figheight(height + 0.19 * sum(text.count("\n") + 1 for text in texts) / columns)
+        figure.legend(lines.values(), texts, loc="outside upper center", ncols=columns, frameon=False, fontsize=9)
     name = path.name.removesuffix(".jsonl").removesuffix(".json")  # a run's name may have dots, as in policy-lr=0.0003
     for suffix in (".pdf", ".png"):
         figure.savefig(path.with_name(name + suffix), dpi=150)

@@ -11,6 +11,14 @@ import numpy as np
 from scipy import stats
 
 DRAWS = 10_000  # resamples of a bootstrap
+RAW = 6000  # values that are kept beside an interval at most; 100 steps have 4,950 pairs
+
+
+def raw(x: Any) -> list[float] | None:
+    """Returns the values from which an interval was computed, rounded to six digits. A diagnostic keeps them, so that
+    others can compute the interval again. More than RAW values are None, because they would make large files."""
+    values = np.ravel(x).tolist()
+    return [float(f"{value:.6g}") for value in values] if len(values) <= RAW else None
 
 
 def t_interval(x: np.ndarray, looks: int = 1) -> list[float] | None:
@@ -61,13 +69,13 @@ def ratio_of_sums(x: np.ndarray, y: Any, ends: np.ndarray, in_logarithms: bool =
     """Returns the sum of x [B] divided by the sum of y [B], neither of which is ever negative, and its t interval over
     the episodes of a rollout, which end where `ends` [B] is True. To first order, a ratio of two sums varies like the
     mean over episodes that is computed below (delta method). With logarithms, the interval covers better where x is
-    skewed and there are few episodes."""
+    skewed and there are few episodes. `of_episodes` has the sums of x and of y."""
     starts = np.append(0, np.flatnonzero(ends)[:-1] + 1)
     x, y = (np.add.reduceat(np.broadcast_to(z, len(ends)).astype(float), starts) for z in (x, y))
     mean = (x.sum() / max(y.sum(), 1e-30)).item()
     low_high = t_interval((x - mean * y) / y.mean().clip(1e-30) / (max(mean, 1e-30) if in_logarithms else 1))
     low_high = low_high and [mean * math.exp(z) if in_logarithms else max(0.0, mean + z) for z in low_high]
-    return dict(mean=mean, interval=low_high, episodes=len(starts))
+    return dict(mean=mean, interval=low_high, episodes=len(starts), of_episodes=[raw(x), raw(y)])
 
 
 def bootstrap(statistic: Callable, *samples: np.ndarray) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """This module keeps what has been measured. A file has a line of JSON for each cell, and a cell is found again by the
-checkpoint and the settings that it was measured with."""
+checkpoint and the settings that it was measured with. Beside an interval, a cell has the raw values from which it was
+computed (intervals.raw), unless an older version has measured it."""
 
 import contextlib
 import functools
