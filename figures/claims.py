@@ -438,7 +438,7 @@ def about_steps() -> list[Claim]:
         of_one_seed(
             "PPO keeps the KL small, PPO-M does not",
             "“PPO with optimizations does quite well at maintaining a KL trust region, but PPO-M does not” (BLOG, TPG "
-            "Fig. 9)",
+            "Fig. 9, 28)",
             "",
             **only,
         ),
