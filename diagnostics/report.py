@@ -103,11 +103,6 @@ class Run(NamedTuple):
         return runs.batch_size(self.config)
 
     @property
-    def planned(self) -> int:
-        """Steps of the whole training; a run that sb3.py made may have been given an iteration more."""
-        return self.config["args"].get("schedule_steps") or runs.planned_steps(self.config)
-
-    @property
     def title(self) -> str:
         return f"{self.style['label']}, seed {self.config['args']['seed']}"
 
@@ -261,7 +256,7 @@ def read_run(sources: list[Source], style: dict[str, Any], out: Path) -> Run:
 
 def find_completeness(run: Run) -> list[Finding]:
     settings, progress = run.config["args"], run.progress
-    found = [judge_completeness(int(progress["global_step"][-1]), run.planned)]
+    found = [judge_completeness(int(progress["global_step"][-1]), runs.planned_steps(run.config))]
     lengths = progress["episodic_length"][np.isfinite(progress["episodic_length"])][-10:]
     if len(lengths) and settings["num_steps"] < lengths.mean() and run.has_critic:
         text = f"Fresh segments are num_steps long: the first {settings['num_steps']} steps of an episode are all that"

@@ -79,8 +79,8 @@ class Args:
 
     env_id: str = "Hopper-v5"
     seed: int = 0
-    total_timesteps: int = 1_000_000
-    schedule_steps: int = 1_000_000  # that the schedules are over; total_timesteps may be an iteration longer
+    total_timesteps: int = 1_000_000  # may be an iteration more than the training had
+    schedule_steps: int = 1_000_000  # of the training, which the schedules are over
     num_envs: int = 1
     num_steps: int = 2048
     rollout_pairs: int = 2048  # both multiplied, in training; diagnostics change the two for their own rollouts

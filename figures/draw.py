@@ -251,60 +251,52 @@ def draw_algorithms() -> Figure:
 
 # Stable-Baselines3's PPO beside ours ----------------------------------------------------------------------------------
 
-SB3 = {  # columns: title, and the number of a cell; the rollout of both has BATCH pairs
-    "episode return": None,
-    "training batch / noise scale": lambda x: BATCH * x["noise_scale"]["grad_sq"] / x["noise_scale"]["trace"],
+SB3 = {  # the columns: title, and the number of a cell; in both programs a rollout has BATCH pairs
+    "batch / noise scale": lambda x: max(0.0, BATCH * x["noise_scale"]["grad_sq"] / x["noise_scale"]["trace"]),
     "mean KL of an update (nats)": lambda x: x["heldout"]["mean_kl"],
-    "median error of V": lambda x: x["value_error"]["median"],
+    "median relative error of V": lambda x: x["value_error"]["median"],
+    "length of the critic's step": lambda x: x["critic_step"],
 }
 
 
 def draw_sb3() -> Figure:
-    """Draws PPO of Stable-Baselines3 and of this project, each at its defaults, in two environments: the mean of three
-    seeds and its 95 % interval by Student's t, on two degrees of freedom."""
-    figure, axes = figures.new_figure(2, 4, (WIDTH, 5), sharex=True)
-    looks = styles({"PPO of SB3 2.9.2": "trpo_plus", "ppo.py": "ppo"})
-    for row, env in zip(axes, ("Hopper", "HalfCheetah")):
-        cells = read(f"sb3/{env.lower()}")
+    """Draws PPO of Stable-Baselines3 (SB3) and of this project, each at its defaults, in two environments: three seeds
+    as thin lines, and their mean. Only SB3 has a joint gradient norm, so only its critic's step is shortened by it."""
+    figure, axes = figures.new_figure(2, len(SB3), (WIDTH, 4.8), sharex=True, sharey="col")
+    looks = styles({"PPO of SB3": "trpo_plus", "ppo.py": "ppo"})
+    for row, env in zip(axes, ("hopper", "halfcheetah")):
+        cells = read(f"sb3/{env}")
         for (name, style), algo in zip(looks.items(), ("sb3", "ppo")):
-            own = [x for x in cells if x["algo"] == algo]
-            row[0].plot(
-                *mean_returns([x["returns"] for x in own if "returns" in x]), **style | dict(marker="", label=name)
-            )
-            for axis, number in zip(row[1:], list(SB3.values())[1:]):
-                draw_seeds(axis, [x for x in own if "returns" not in x], number, style)
-        row[0].set_ylabel(f"{env}-v5")
-        row[1].set_yscale("symlog", linthresh=0.01)
-        row[2].set_yscale("log")
-        row[3].set_yscale("log")
+            for axis, number in zip(row, SB3.values()):
+                draw_seeds(axis, [x for x in cells if x["algo"] == algo], number, style | dict(label=name))
+        row[0].set_ylabel(cells[0]["run"].split("__")[0])
+    axes[0, 0].set_yscale("symlog", linthresh=0.01, linscale=0.5)
+    axes[0, 0].set_ylim(-0.001, 6)
+    axes[0, 0].set_yticks([0, 0.01, 0.1, 1], ["0", "0.01", "0.1", "1"])
+    for axis in axes[:, 1:3].ravel():
+        axis.set_yscale("log")
+        figures.label_log_axis(axis)
+    axes[0, 3].set_ylim(0, 1.05)
     for axis, title in zip(axes[0], SB3):
-        axis.set_title(title, fontsize=SMALL + 1)
+        axis.set_title(title, fontsize=SMALL)
     for axis in axes[1]:
         axis.set_xlabel("iteration")
-    draw_legend(figure, axes[0][0].get_legend_handles_labels()[0], 2)
+    draw_legend(figure, axes[0, 0].get_legend_handles_labels()[0], 2)
     return figure
 
 
-def mean_returns(seeds: list[list[list[float]]]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the mean over the seeds of the returns in each ten iterations."""
-    found = [np.array(x) for x in seeds]
-    tens = np.arange(5, 485, 10)
-    means = [[x[abs(x[:, 0] - ten) <= 5, 1].mean() for ten in tens] for x in found]
-    return tens, np.mean(means, axis=0)
-
-
 def draw_seeds(axis: Axes, cells: list[dict[str, Any]], number: Callable, style: dict[str, Any]) -> None:
-    """Draws the mean of a number over the runs at each iteration that all of them have."""
-    runs, found = {cell["run"] for cell in cells}, {}
+    """Draws a number of each run as a thin line, and the mean of the runs with markers."""
+    of_runs = {}
     for cell in cells:
         try:
-            found.setdefault(cell["iteration"], []).append(number(cell))
-        except KeyError:  # not measured at this checkpoint
+            of_runs.setdefault(cell["run"], {})[cell["iteration"]] = number(cell)
+        except KeyError:  # it was not measured at this checkpoint
             pass
-    found = {iteration: x for iteration, x in sorted(found.items()) if len(x) == len(runs)}
-    means = np.array([np.mean(x) for x in found.values()])
-    half = [stats.t.ppf(0.975, len(x) - 1) * np.std(x, ddof=1) / len(x) ** 0.5 for x in found.values()]
-    axis.errorbar(found, means, half, elinewidth=1, **style)
+    for of_run in of_runs.values():
+        axis.plot(list(of_run), list(of_run.values()), **style | dict(marker="", linewidth=0.6, label=None))
+    common = sorted(set.intersection(*map(set, of_runs.values()))) if of_runs else []
+    axis.plot(common, [np.mean([x[at] for x in of_runs.values()]) for at in common], **style)
 
 
 # Main -----------------------------------------------------------------------------------------------------------------

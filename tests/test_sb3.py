@@ -241,6 +241,8 @@ def test_files_are_the_iterations_that_they_have_reached(trained, capsys):
     for other in (args, replace(args, num_envs=3, num_steps=100)):  # diagnostics' own rollouts do not move the schedule
         assert module.value_now(other, state, args.learning_rate) == pytest.approx(3e-4 / 4)
     source = common.runs.Source(ROOT / "diagnostics" / "sb3.py", trained / "run_hopper", 4)
+    config = common.runs.read_config(source.run)
+    assert common.runs.planned_steps(config) == 2048  # the iteration that it is given is not missing from its training
     assert not common.runs.can_step(source)  # its learning rate has come down to 0
     assert common.runs.can_step(source._replace(run=trained / "run_pendulum"))
 

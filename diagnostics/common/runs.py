@@ -172,8 +172,10 @@ def batch_size(config: dict[str, Any]) -> int:
 
 
 def planned_steps(config: dict[str, Any]) -> int:
-    """Returns the number of environment steps that the run makes if nothing stops it."""
-    return config["args"]["total_timesteps"] // batch_size(config) * batch_size(config)
+    """Returns the number of environment steps that the run makes if nothing stops it. sb3.py gives a finished agent one
+    more iteration, which is not a part of its training."""
+    args = config["args"]
+    return args.get("schedule_steps", args["total_timesteps"]) // batch_size(config) * batch_size(config)
 
 
 def load_script(path: Path) -> ModuleType:
@@ -250,9 +252,8 @@ def output_folder(out: Path | None, folders: tuple[Path, ...]) -> Path:
 @functools.cache
 def can_step(source: Source) -> bool:
     """Tells whether the checkpoint has a next iteration. A finished run's last one has none: its learning rate is 0."""
-    return load_script(source.script).load_checkpoint(source.path)["global_step"] < planned_steps(
-        read_config(source.run)
-    )
+    done, config = load_script(source.script).load_checkpoint(source.path)["global_step"], read_config(source.run)
+    return done < config["args"]["total_timesteps"] // batch_size(config) * batch_size(config)
 
 
 def choose(sources: list[Source], iterations: tuple[int, ...]) -> list[Source]:
