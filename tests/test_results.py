@@ -399,10 +399,37 @@ def guide():
     both = returns["reinforce"].keys() & returns["a2c"].keys()
     assert all(returns["reinforce"][m][i] < returns["a2c"][m][i] for m in both if m >= 2 for i in (0, 1))
 
+def stable_baselines3():
+    """SB3's PPO beside ppo.py, three seeds each, and what its joint gradient norm does."""
+    places, texts = ("Hopper", "HalfCheetah"), {}
+    rewards = measured("sb3/rewards")["settings"]
+    for place in places:
+        of = {x["algo"]: np.array(x["finals"]) for x in rewards if x["env_id"] == f"{place}-v5"}
+        assert {len(x) for x in of.values()} == {3}
+        texts.setdefault("finals", []).append(show(intervals.difference(of["sb3"], of["ppo"])))
+        cells = measured(f"sb3/{place.lower()}")
+
+        def at(algo, iteration, number, cells=cells):
+            found = [number(x) for x in cells if (x["algo"], x.get("iteration")) == (algo, iteration)]
+            assert len(found) == 3
+            return intervals.mean_of(found)
+
+        kls = [show(at(*x, lambda x: x["heldout"]["mean_kl"]), 3) for x in (("sb3", 463), ("ppo", 475))]
+        texts.setdefault("kl", []).append("{} for {}".format(*kls))
+        texts.setdefault("step", []).append(show(at("sb3", 488, lambda x: x["critic_step"]), 2))
+    norms = [x for place in places for x in measured(f"sb3/{place.lower()}") if "grads_clipped" in x]
+    yield f"clips {100 * min(x['grads_clipped'] for x in norms):.0f} % of the minibatches or more, at all {len(norms)}"
+    yield "SB3 ends {} above on Hopper and {} on HalfCheetah".format(*texts["finals"])
+    yield "{} on Hopper, {} on HalfCheetah (iterations 463 and 475)".format(*texts["kl"])
+    yield f"policy's gradient, whose norm is {span([x['policy_grad_norm'] for x in norms], 1)}, that is too long"
+    yield f"the critic's is {span([x['value_grad_norm'] for x in norms], 2)}"
+    yield "{} of what it would be on Hopper, {} on HalfCheetah".format(*texts["step"])
+
+
 
 SECTIONS = learning, leave_one_out, carried_over, noise_of_the_nine, effects, early_in_training, below_the_paper
 SECTIONS += new_scripts, trust_region, gradient, noise, baselines, values, algorithms, guide, replay, replay_of_ppo
-SECTIONS += (report,)
+SECTIONS += report, stable_baselines3
 
 
 @pytest.mark.parametrize("section", SECTIONS)
@@ -424,7 +451,7 @@ GIVEN = {
         its KL of the std is 0.5; one of 49, at 99.9 %; half of what TRPO allows (0.04);
         0.67 | 4.1 times; 0.47 | 6.3 times; 0.69 | 3.2 times; 5 to 25 seconds""",
     "figures/README.md": """Gymnasium 1.4, MuJoCo 4.0; observation clip of 2.5; by 0.2 in an iteration; *GAE's
-        lambda* of 0.95; (sec. 2.1); (sec. 2.2); Fig. 2 to 10^7 pairs; Theorem 5.1""",
+        lambda* of 0.95; gradient norm of 0.5; (sec. 2.1); (sec. 2.2); Fig. 2 to 10^7 pairs; Theorem 5.1""",
     "figures/scripts.md": """(0.13 nats a step); mean KL above 0.13 nats""",
 }
 # An interval, a range, a fraction, a negative number, and, since counts have commas (2,048), a final reward.
