@@ -397,7 +397,7 @@ def find_critic(run: Run) -> list[Finding]:
     cell = middle(cells, lambda x: -x["explained_variance"]["mean"])
     finding = judge_critic(cell["explained_variance"], cell["iteration"])
     numbers, logged = [finding.number], run.progress["explained_variance"][cell["iteration"] :]
-    if len(logged):
+    if len(logged) and np.isfinite(logged[0]):
         numbers.append(f"training logged {short(logged[0])}, of targets that contain its own predictions")
     for x in run.cells["value"]:
         if x["iteration"] == cell["iteration"]:

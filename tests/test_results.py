@@ -399,6 +399,7 @@ def guide():
     both = returns["reinforce"].keys() & returns["a2c"].keys()
     assert all(returns["reinforce"][m][i] < returns["a2c"][m][i] for m in both if m >= 2 for i in (0, 1))
 
+
 def stable_baselines3():
     """SB3's PPO beside ppo.py, three seeds each, and what its joint gradient norm does."""
     places, texts = ("Hopper", "HalfCheetah"), {}
@@ -424,7 +425,6 @@ def stable_baselines3():
     yield f"policy's gradient, whose norm is {span([x['policy_grad_norm'] for x in norms], 1)}, that is too long"
     yield f"the critic's is {span([x['value_grad_norm'] for x in norms], 2)}"
     yield "{} of what it would be on Hopper, {} on HalfCheetah".format(*texts["step"])
-
 
 
 SECTIONS = learning, leave_one_out, carried_over, noise_of_the_nine, effects, early_in_training, below_the_paper

@@ -18,9 +18,11 @@ import numpy as np
 import pytest
 import torch
 from conftest import ROOT, load, progress
+from scipy.stats import ttest_ind
 from stable_baselines3 import PPO, SAC
 from stable_baselines3.common.callbacks import CheckpointCallback
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecNormalize
 
@@ -98,6 +100,16 @@ def test_episodes_are_those_of_the_agent(trained, name):
             rewards.append(float(reward))
             ended = terminated or truncated
         assert length == len(rewards) and total == pytest.approx(sum(rewards), rel=1e-3)
+
+
+def test_stochastic_episodes_have_the_mean_of_the_agents(trained):
+    """Differing random numbers, so the means are compared: Welch's test passes in 999 of 1,000 cases."""
+    module, args, _, model, env = imported(trained, "hopper", 4)
+    source = common.runs.Source(ROOT / "diagnostics" / "sb3.py", trained / "run_hopper", 4)
+    played = common.sampling.play_seeds(source, (0,), 0, 40, load("evaluate").acting_parameters(source, False))
+    env.training, env.norm_reward = False, False
+    theirs, _ = evaluate_policy(model, env, 40, deterministic=False, return_episode_rewards=True)
+    assert ttest_ind([total for total, _ in played], theirs, equal_var=False).pvalue > 0.001
 
 
 class Recorded(gym.Env):
@@ -247,6 +259,21 @@ def test_files_are_the_iterations_that_they_have_reached(trained, capsys):
     assert common.runs.can_step(source._replace(run=trained / "run_pendulum"))
 
 
+def test_folder_of_the_zoo(trained, tmp_path, capsys):
+    """RL Baselines3 Zoo has one file of statistics, in a folder beside the agents."""
+    (tmp_path / "Hopper-v5").mkdir()
+    shutil.copy(trained / "hopper" / "vecnormalize.pkl", tmp_path / "Hopper-v5")
+    for name in ("rl_model_1280_steps.zip", "final.zip", "0.monitor.csv"):
+        shutil.copy(trained / "hopper" / name, tmp_path)
+    monitor, out = str(tmp_path / "0.monitor.csv"), tmp_path / "run"
+    load("sb3").main([str(tmp_path), "--monitor", monitor, "--out", str(out)])
+    assert "statistics of their own get those of" in capsys.readouterr().err
+    module, paths = load("sb3"), sorted((out / "checkpoints").iterdir())
+    found = [module.load_checkpoint(path)["obs_stats"]["count"] for path in paths]
+    assert len(found) == 2 and found[0] == found[1]
+    assert common.runs.read_config(out)["args"]["env_id"] == "Hopper-v5"  # which the monitor says
+
+
 def test_diagnostics_need_no_sb3(trained, tmp_path):
     """Import and report in a Python where stable_baselines3 cannot be imported."""
     (tmp_path / "stable_baselines3.py").write_text("raise ImportError\n")
@@ -278,6 +305,8 @@ def test_bad_files_are_one_line_and_run_nothing(trained, tmp_path, capsys):
     harmful.write_bytes(pickle.dumps(Harmful(created)))
     (tmp_path / "cut.zip").write_bytes((trained / "hopper" / "final.zip").read_bytes()[:5000])
     SAC("MlpPolicy", "Pendulum-v1", device="cpu", buffer_size=10).save(tmp_path / "sac.zip")
+    PPO("MlpPolicy", "CartPole-v1", device="cpu").save(tmp_path / "discrete.zip")
+    PPO("MlpPolicy", "Pendulum-v1", device="cpu", use_sde=True).save(tmp_path / "sde.zip")
     with zipfile.ZipFile(agent) as whole, zipfile.ZipFile(tmp_path / "odd.zip", "w") as odd:
         for name in whole.namelist():
             odd.writestr(name, whole.read(name).replace(b'"clip_range": {', b'"clip_range": {"x": 0}, "y": {'))
@@ -291,6 +320,8 @@ def test_bad_files_are_one_line_and_run_nothing(trained, tmp_path, capsys):
         (str(tmp_path / "none.zip"), "--env-id", "Hopper-v5"): "No such file",
         (str(tmp_path / "cut.zip"), "--env-id", "Hopper-v5"): "damaged",
         (str(tmp_path / "sac.zip"), "--env-id", "Pendulum-v1"): "not an agent of PPO",
+        (str(tmp_path / "discrete.zip"), "--env-id", "CartPole-v1"): "its actions are not vectors of numbers",
+        (str(tmp_path / "sde.zip"), "--env-id", "Pendulum-v1"): "gSDE and squashed actions cannot",
         (str(tmp_path / "odd.zip"), "--env-id", "Hopper-v5"): "say it with --clip-range NUMBER",
         (agent, "--env-id", "Walker2d-v5"): "but Walker2d-v5 has 17 and 6",
         (agent, "--env-id", "Hoper-v5"): "--env-id Hoper-v5: ",
