@@ -216,7 +216,7 @@ def test_update_is_the_training_of_sb3(both, same_batch, target_kl):
     if same_batch:
         assert torch.equal(ours, theirs) and torch.equal(moments, state.adam["exp_avg"])
     else:
-        assert (ours - theirs).norm() < 1e-3 * (theirs - start).norm()
+        assert (ours - theirs).norm() < 1e-4 * (theirs - start).norm()
 
 
 def test_gradient_of_the_objective_is_that_of_sb3s_policy_loss(both):
