@@ -113,6 +113,7 @@ AGENTS = {
     "PPO-M": ("ppo", IM, PPO_STEP, PPO_M, AS_RELEASED, {"all": "--no-value-grad-clip"}),
     "PPO-M-defined": ("ppo_m", IM, PPO_STEP, PPO_M),
     "PPO-NoClip": ("ppo_noclip", IM, PPO_NOCLIP),
+    "PPO-NoClip-clipped": ("ppo", IM, PPO_NOCLIP, {"all": "--clip-eps 0.2"}),
     "TRPO": ("trpo_plus", IM, TRPO_STEP, TRPO, AS_RELEASED),
     "TRPO-defined": ("trpo", IM, TRPO_STEP, TRPO),
     "TRPO+": ("trpo_plus", IM, TRPO_STEP, TRPO_PLUS),
@@ -137,6 +138,13 @@ for switches in product(("--", "--no-"), repeat=4):
         changes = {"all": " ".join([*flags, "--policy-lr", rate])}
         ABLATION[f"PPO{''.join(flags)}-{rate}"] = ("ppo", IM, PPO_STEP, PPO, changes)
 
+# CL sec. 5: "better gradient estimates can require lower learning rates". All have minibatches of 64 pairs, and as many
+# steps between checkpoints.
+SAMPLES = {}
+for pairs, rate in product((2048, 8192, 32_768), ("1e-4", "4.5e-4", "2e-3")):
+    sizes = f"--num-steps {pairs} --num-minibatches {pairs // 64} --checkpoint-every {131_072 // pairs}"
+    SAMPLES[f"CL-PPO-{pairs}-{rate}"] = ("ppo", IM, PPO_STEP, PPO, CL_PPO, {"all": f"{sizes} --policy-lr {rate}"})
+
 NINE = "value-clip reward-scale orthogonal-init anneal-lr reward-clip obs-norm obs-clip tanh grad-clip".split()
 NINTH_TOO = {"grad-clip": ["grad-clip", "value-grad-clip"]}  # an argument for each network: switched together
 
@@ -150,7 +158,7 @@ def nine(on: set[str]) -> tuple:
 LEAVE_ONE_OUT = {"all": nine(set(NINE)), "none": nine(set())}
 for name in NINE:
     LEAVE_ONE_OUT |= {f"without-{name}": nine(set(NINE) - {name}), f"only-{name}": nine({name})}
-AGENTS |= ABLATION | LEAVE_ONE_OUT
+AGENTS |= ABLATION | SAMPLES | LEAVE_ONE_OUT
 
 # Experiments ---------------------------------------------------------------------------------------------------------
 
@@ -185,6 +193,8 @@ X = Experiment
 EXPERIMENTS = {
     "step-or-optimizations": X("IM Table 2", "PPO or TRPO, or their optimizations?", FOUR, [AAI], seeds=10),
     "clipping": X("IM Table 3", "the same, and PPO without clipping", [*FOUR, "PPO-NoClip"], [AAI], seeds=10),
+    "clipping-alone": X("IM Table 3", "PPO-NoClip's settings, clipped or not", ["PPO-NoClip", "PPO-NoClip-clipped"],
+                        seeds=20, envs=["Hopper"]),
     "ablation": X("IM Fig. 1", "four optimizations x four learning rates", [*ABLATION], [FACTORS], seeds=5,
                   envs=["Humanoid", "Walker2d"]),
     "leave-one-out": X("ours", "what is each of the nine worth?", [*LEAVE_ONE_OUT], ["rewards --paired"], seeds=5,
@@ -195,6 +205,7 @@ EXPERIMENTS = {
                       ["trust_region"]),
     "gradients": X("CL Fig. 1, 2, 4, 8", "do gradient estimates mean anything?", ["CL-PPO", "TRPO"],
                    ["gradient --baselines", "steps", "rewards"]),
+    "sample-regime": X("CL sec. 2.1, 5", "batch sizes x learning rates", [*SAMPLES], envs=["Hopper"]),
     "values": X("CL Fig. 3", "are values predicted?", ["CL-PPO", "TRPO"], ["value", "rewards"]),
     "landscapes": X("CL Fig. 5-7", "does the surrogate know the reward?", ["CL-PPO", "TRPO", "PPO-M"],
                     [CLOUDS, "rewards"], seeds=1),

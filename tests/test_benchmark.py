@@ -153,10 +153,11 @@ def test_list_and_commands_agree(tmp_path):
     listing = benchmark(program=tmp_path / "linked.sh", cwd=tmp_path)  # from another folder, too
     assert listing.returncode == 0 and listing.stderr == ""
     rows = re.findall(r"^(\S+) .*? (\d+) +(\d+)(k|M) ", listing.stdout, re.MULTILINE)
-    assert len(rows) == 14 and list(tmp_path.iterdir()) == [tmp_path / "linked.sh"]
+    assert len(rows) == 16 and list(tmp_path.iterdir()) == [tmp_path / "linked.sh"]
     sizes = {name: (int(runs), f"{steps}{unit}") for name, runs, steps, unit in rows}
     assert sizes["step-or-optimizations"] == (4 * 3 * 10, "120M")
     assert sizes["ablation"] == (16 * 4 * 5 * 2, "640M") and sizes["leave-one-out"] == (20 * 5, "100M")
+    assert sizes["sample-regime"] == (3 * 3 * 3, "27M") and sizes["clipping-alone"] == (2 * 20, "40M")
     assert sizes["algorithms"] == (5 * 4 * 3, "480M") and sizes["entropy"] == (3 * 3, "72M")
     assert sizes["epochs"] == (4 * 3, "12M")
     for name, runs, steps, unit in rows:
