@@ -16,9 +16,17 @@ from scipy import stats
 
 FIGURES = ROOT / "figures"
 PAGES = {name: (ROOT / name).read_text() for name in ("README.md", "figures/README.md", "figures/scripts.md")}
-spec = importlib.util.spec_from_file_location("claims", FIGURES / "claims.py")
-claims = sys.modules["claims"] = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(claims)
+
+
+def of_figures(name):
+    """A script that stands beside the figures, as a module."""
+    spec = importlib.util.spec_from_file_location(name, FIGURES / f"{name}.py")
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+claims, draw = of_figures("claims"), of_figures("draw")
 
 
 def measured(path):
@@ -460,6 +468,25 @@ NUMBER = re.compile(r"\[[^\[\]]*\d[^\[\]]*\]|[−\d][\d.,]* to −?\d[\d.,]*|−
 
 def test_the_tables_are_what_the_numbers_give():
     assert claims.with_tables(PAGES["figures/README.md"]) == PAGES["figures/README.md"]
+
+
+@pytest.mark.parametrize("name", draw.PICTURES)
+def test_pictures_are_drawn_from_the_numbers(name):
+    figure = draw.PICTURES[name]()
+    lines = [line for axis in figure.axes for line in axis.lines]
+    drawn = np.concatenate([np.ravel(np.asarray(line.get_ydata(), float)) for line in lines])
+    some = {
+        "algorithms/rewards": lambda: measured(name)["settings"][0]["finals"],
+        "baselines/baselines": lambda: [
+            x["noise_scale"]["value network"]["pairs"] for x in measured("baselines/hopper")
+        ],
+        "guide/evaluate": lambda: [x["returns"]["mean"] for x in measured("guide/evaluate")],
+        "guide/rewards_kl": lambda: measured("guide/rewards")["settings"][1]["kl"]["mean"],
+        "noise/hopper": lambda: [2048 / x["noise_scale"]["value network"]["pairs"] for x in measured(name)[:3]],
+        "noise/walker2d": lambda: [2048 / x["noise_scale"]["value network"]["pairs"] for x in measured(name)[:3]],
+        "sb3/sb3": lambda: [x["critic_step"] for x in measured("sb3/hopper") if "critic_step" in x],
+    }[name]()
+    assert len(some) and all(np.isclose(drawn, x).any() for x in some)
 
 
 def test_rules_of_the_verdicts():
