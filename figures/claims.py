@@ -175,12 +175,34 @@ def finals(place: str) -> dict[str, np.ndarray]:
     return {x["label"]: np.array(x["finals"]) for x in measured(f"clipping/{place.lower()}")["settings"]}
 
 
-def effect(place: str, weights: tuple[float, ...], names: tuple[str, ...] = FOUR) -> Estimate:
-    return Estimate([finals(place)[x] for x in names], weights)
+@functools.cache
+def new_finals(place: str) -> dict[str, np.ndarray]:
+    """Returns the final rewards of seeds whose number was fixed after the others had been looked at. Verdicts come from
+    these alone."""
+    return {x["label"]: np.array(x["finals"]) for x in measured("clipping/walker2d_new")["settings"]}
+
+
+def samples(place: str, names: tuple[str, ...], pooled: bool = False) -> list[np.ndarray]:
+    """Returns the final rewards of these agents; of all their seeds, or of those that decide."""
+    if place != "Walker2d" or "PPO-NoClip" in names:
+        return [finals(place)[x] for x in names]
+    new = new_finals(place)
+    return [np.append(finals(place)[x], new[x]) if pooled else new[x] for x in names]
+
+
+def effect(place: str, weights: tuple[float, ...], names: tuple[str, ...] = FOUR, pooled: bool = False) -> Estimate:
+    return Estimate(samples(place, names, pooled), weights)
 
 
 def difference(place: str, x: str, y: str) -> Estimate:
     return effect(place, (1, -1), (x, y))
+
+
+def with_pooled(place: str, weights: tuple[float, ...]) -> str:
+    """Writes a main effect and, where the deciding seeds are not all, that of all beside it."""
+    if place != "Walker2d":
+        return str(effect(place, weights))
+    return f"{effect(place, weights)}; all seeds {effect(place, weights, pooled=True)}"
 
 
 def in_paper(place: str, weights: Iterable[float], names: tuple[str, ...] = FOUR) -> tuple[float, float, float]:
@@ -201,7 +223,7 @@ def margin(place: str) -> float:
 
 
 def seeds(place: str, *names: str) -> int:
-    return min(len(finals(place)[x]) for x in names)
+    return min(map(len, samples(place, names)))
 
 
 def gain(*samples: np.ndarray) -> np.ndarray:
@@ -214,11 +236,11 @@ def judge_share(place: str) -> Cell:
     """Judges whether the optimizations make most of PPO's gain over TRPO. If there is a gain, that is so exactly where
     their main effect is above the step's, and the difference of both is TRPO+ - PPO-M."""
     total, more = difference(place, "PPO", "TRPO"), difference(place, "TRPO+", "PPO-M")
-    samples = [finals(place)[x] for x in FOUR]
-    percent = f"{100 * float(gain(*samples)):.0f} %"
+    of_four = samples(place, FOUR)
+    percent = f"{100 * float(gain(*of_four)):.0f} %"
     if judge_sign(total)[0] != HOLDS:
         return Cell(f"{percent}, no interval: the gain is {total}", UNCLEAR, seeds(place, *FOUR), judge_sign(total)[1])
-    percent += " [{:.0f}, {:.0f}]".format(*(100 * x for x in bca(gain, samples)))
+    percent += " [{:.0f}, {:.0f}]".format(*(100 * x for x in bca(gain, of_four)))
     verdict, p = judge_sign(more)
     return Cell(percent, verdict, seeds(place, *FOUR), max(p, judge_sign(total)[1]))
 
@@ -240,7 +262,7 @@ def about_the_step() -> list[Claim]:
             "the optimizations raise the reward",
             "“code-level optimizations contribute to algorithms' increased performance” (IM sec. 5): their main effect",
             paper_row(OPTIMIZATIONS),
-            {x: Cell(str(effects[x][0]), *with_seeds(judge_sign(effects[x][0]), x)) for x in PLACES},
+            {x: Cell(with_pooled(x, OPTIMIZATIONS), *with_seeds(judge_sign(effects[x][0]), x)) for x in PLACES},
         ),
         Claim(
             "… more than the choice of algorithm",
@@ -262,7 +284,7 @@ def about_the_step() -> list[Claim]:
             "“the core algorithm employed does not seem to have a significant impact on reward” (IM sec. 5): the "
             "step's main effect",
             paper_row(STEP),
-            {x: Cell(str(effects[x][1]), *with_seeds(judge_margin(effects[x][1], x), x)) for x in PLACES},
+            {x: Cell(with_pooled(x, STEP), *with_seeds(judge_margin(effects[x][1], x), x)) for x in PLACES},
         ),
     ]
     for short, x, y in (("… with the optimizations", "PPO", "TRPO+"), ("… and without them", "PPO-M", "TRPO")):
@@ -328,7 +350,7 @@ def levels() -> str:
         for place in PLACES:
             low, high = PAPER[name][PLACES.index(place)][1:]
             line += [
-                str(Estimate([finals(place)[name]], [1])),
+                str(effect(place, (1,), (name,), pooled=True)),
                 f"{PAPER[name][PLACES.index(place)][0]} [{low}, {high}]",
             ]
         lines.append(line)
@@ -340,7 +362,7 @@ def levels() -> str:
     for name, (first, second, printed) in pairs.items():
         line = [f"{name} (by chance alone)"]
         for place, x in zip(PLACES, printed):
-            found = difference(place, *first), difference(place, *second)
+            found = [effect(place, (1, -1), names, pooled=True) for names in (first, second)]
             chance = np.abs(normal * [[y.error] for y in found]).max(0).mean()
             line += [f"{max(abs(y.mean) for y in found):.0f} ({chance:.0f})", str(x)]
         lines.append(line)
@@ -983,7 +1005,7 @@ def draw_effects(path: Path) -> None:
             axis.plot(paper[1:], [y + 0.18] * 2, color="#888888", lw=1.2)
             label = "the paper (-v2, 80 agents or more)" if y == 0 else None
             axis.plot(paper[0], y + 0.18, "D", color="white", mec="#666666", ms=5, label=label)
-        counts = {len(finals(place)[x]) for x in (*FOUR, "PPO-NoClip")}
+        counts = {seeds(place, *names) for _, names in EFFECTS.values()}
         axis.set_title(f"{place}-v4, {' or '.join(map(str, sorted(counts)))} seeds", fontsize=10)
         axis.set_xlabel("difference of final rewards", fontsize=9)
         axis.spines[["top", "right"]].set_visible(False)
