@@ -78,7 +78,7 @@ def judge_completeness(done: int, planned: int) -> Finding:
     number = f"{done:,} of {planned:,} steps"
     if done < planned:
         return Finding(CAUTION, number, "It has not ended: all below is about a part of a run.")
-    return Finding(GOOD, number, "It has run to its end.")
+    return Finding(NONE, number, "It has run to its end.")  # which says nothing good about a spoilt run
 
 
 def judge_learning(

@@ -189,7 +189,7 @@ def test_speed_and_completeness():
     assert verdicts.judge_speed(even, True).status == GOOD
     assert verdicts.judge_speed(even, False).status == CAUTION
     assert verdicts.judge_speed(np.array([1.0, *[1000.0] * 8, 400, 400]), True).status == CAUTION
-    assert verdicts.judge_completeness(100, 100).status == GOOD
+    assert verdicts.judge_completeness(100, 100).status == NONE
     assert verdicts.judge_completeness(99, 100).status == CAUTION
 
 
