@@ -113,7 +113,7 @@ class Args:
     compile: bool = False  # its updates are ordinary torch
 
     @property
-    def clip_eps(self) -> float:
+    def clip_eps(self) -> float:  # trust_region.py knows the clip of the ratio by this name
         return self.clip_range[0]
 
 
@@ -307,6 +307,8 @@ def update(args: Args, state: State, batch: dict[str, Tensor]) -> dict[str, floa
     """Does what SB3's train() does: epochs over the batch, until the KL of a minibatch exceeds 1.5 target_kl. Changes
     the state in place and returns the iteration's statistics."""
     lr, parameters = value_now(args, state, args.learning_rate), in_order(state)
+    # The moments lie in the state as flat vectors, because an optimizer cannot be copied apart from its parameters, as
+    # diagnostics copy a state that they update many times.
     adam = torch.optim.Adam(parameters, lr, args.betas, args.adam_eps, args.weight_decay)
     load_moments(adam, parameters, state.adam)
     pairs = len(batch["obs"])

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import json
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,10 +20,13 @@ import matplotlib.pyplot as plt
 import numpy as np
 from scipy import stats
 
+sys.path.append(str(Path(__file__).parent.parent / "diagnostics"))
+
+from common import intervals
+
 FIGURES = Path(__file__).parent
 HOLDS, NOT, UNCLEAR = "holds", "does not hold", "cannot tell"
 ENVIRONMENTS = "Walker2d", "Hopper", "Humanoid", "HalfCheetah"
-DRAWS = 10_000  # resamples of a bootstrap
 
 
 @dataclass
@@ -91,7 +95,10 @@ class Estimate:
         return self.mean - half, self.mean + half
 
     def bootstrapped(self, level: float = 0.95) -> tuple[float, float]:
-        return bca(lambda *x: sum(w * y.mean(-1) for w, y in zip(self.weights, x)), self.samples, level)
+        weighted = intervals.bootstrap(
+            lambda *x: sum(w * y.mean(-1) for w, y in zip(self.weights, x)), *self.samples, level=level
+        )
+        return tuple(weighted["interval"])
 
     def below(self, bound: float) -> float:
         """Returns the one-sided p-value for the estimated number being below the bound."""
@@ -99,19 +106,6 @@ class Estimate:
 
     def __str__(self) -> str:
         return show(self.mean, *self.interval())
-
-
-def bca(statistic: Callable, samples: list[np.ndarray], level: float = 0.95) -> tuple[float, float]:
-    found = stats.bootstrap(
-        samples,
-        lambda *x, axis: statistic(*x),
-        n_resamples=DRAWS,
-        batch=1000,
-        vectorized=True,
-        confidence_level=level,
-        rng=0,
-    ).confidence_interval
-    return float(found.low), float(found.high)
 
 
 # Rules ---------------------------------------------------------------------------------------------------------------
@@ -240,7 +234,7 @@ def judge_share(place: str) -> Cell:
     percent = f"{100 * float(gain(*of_four)):.0f} %"
     if judge_sign(total)[0] != HOLDS:
         return Cell(f"{percent}, no interval: the gain is {total}", UNCLEAR, seeds(place, *FOUR), judge_sign(total)[1])
-    percent += " [{:.0f}, {:.0f}]".format(*(100 * x for x in bca(gain, of_four)))
+    percent += " [{:.0f}, {:.0f}]".format(*(100 * x for x in intervals.bootstrap(gain, *of_four)["interval"]))
     verdict, p = judge_sign(more)
     return Cell(percent, verdict, seeds(place, *FOUR), max(p, judge_sign(total)[1]))
 

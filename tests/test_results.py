@@ -51,22 +51,6 @@ def span(values, digits=0):
     return f"{plain(min(values), digits)} to {plain(max(values), digits)}"
 
 
-def agent(cell):
-    """CL's PPO and TRPO and IM's PPO-M, by the name of the run."""
-    if cell["algo"] == "trpo_plus":
-        return "TRPO"
-    return "PPO" if "policy-lr" in cell["run"] else "PPO-M"
-
-
-def by_agent(path, first=0):
-    """{agent: its cells from this iteration on}, of a diagnostic."""
-    found = {}
-    for x in measured(path):
-        if x["iteration"] >= first:
-            found.setdefault(agent(x), []).append(x)
-    return found
-
-
 # What the pages say, section by section, its numbers filled in from the files ----------------------------------------
 
 
@@ -279,14 +263,16 @@ def after(steps, curve):
 def values():
     exact = {}
     for env in PLACES:
-        for cells in by_agent(f"values/{env.lower()}", first=100).values():
+        for cells in claims.by_agent(f"values/{env.lower()}", first=100).values():
             assert len(cells) == (5 if env == "Humanoid" else 16)
             shares = [x["heldout_released"]["exact_v"] / x["heldout_released"]["mean"] for x in cells]
             exact.setdefault(env == "Humanoid", []).append(statistics.median(shares))
     yield f"would score {span(exact[False], 2)} of what was measured on Walker2d and Hopper, and"
     yield f"{span(exact[True], 2)} on Humanoid"
     shares = []  # of the error and of the pairs, within 63 steps of a cut, by run
-    for cells in (cells for env in PLACES[:2] for cells in by_agent(f"values/{env.lower()}", first=100).values()):
+    for cells in (
+        cells for env in PLACES[:2] for cells in claims.by_agent(f"values/{env.lower()}", first=100).values()
+    ):
         bins = [
             [(x["steps"], x["mean"] * x["pairs"], x["pairs"]) for x in y["heldout_released"]["by_distance"]]
             for y in cells
@@ -300,7 +286,7 @@ def values():
 
 
 def trust_region():
-    cells = [x["train"] for path in ("hopper", "walker2d") for x in by_agent(f"trust_region/{path}")["TRPO"]]
+    cells = [x["train"] for path in ("hopper", "walker2d") for x in claims.by_agent(f"trust_region/{path}")["TRPO"]]
     yield f"its largest KL in one state is {max(x['max_kl'] for x in cells):.0f} nats"
 
 
@@ -311,7 +297,7 @@ def gradient():
             if x["iteration"] >= 150:
                 late.append(x["variance"]["value network"][x["pairs"].index(2048)]["mean"])
     yield f"two estimates from a training batch have a cosine of {max(late):.2f} at most"
-    walker2d, humanoid = (by_agent(f"gradient/{x}")["PPO"] for x in ("walker2d", "humanoid"))
+    walker2d, humanoid = (claims.by_agent(f"gradient/{x}")["PPO"] for x in ("walker2d", "humanoid"))
     scales = [claims.show_noise(claims.noise(x)) for x in (walker2d[0], walker2d[2], humanoid[0])]
     assert walker2d[2]["iteration"] == 300
     yield "On Walker2d PPO's is {} pairs before training, and {} at iteration 300".format(*scales)
@@ -320,7 +306,7 @@ def gradient():
 
 
 def noise():
-    late = [claims.noise(x) for of in by_agent("noise/hopper").values() for x in of if x["iteration"] >= 200]
+    late = [claims.noise(x) for of in claims.by_agent("noise/hopper").values() for x in of if x["iteration"] >= 200]
     batches = [(pairs or low) / 2048 for pairs, low, _ in late]  # where it is unbounded, the least that it is
     assert min(batches) > 5
     yield f"in {sum(x > 20 for x in batches)} of {len(batches)} cases less than a twentieth"
@@ -503,6 +489,9 @@ def test_rules_of_the_verdicts():
     ours, welch = claims.Estimate([x, y], (1, -1)), stats.ttest_ind(x, y, equal_var=False)
     assert ours.interval() == pytest.approx(tuple(welch.confidence_interval()))
     assert claims.judge_sign(ours) == (claims.HOLDS, pytest.approx(welch.pvalue))
+    four = [x, y, x[:20] + 1, y[:10]]
+    halves = claims.Estimate(four, claims.OPTIMIZATIONS).interval()
+    assert halves == pytest.approx(tuple(intervals.contrast(four, claims.OPTIMIZATIONS)["interval"]))
     assert claims.judge_sign(ours, -1)[0] == claims.NOT
     alone = claims.Estimate([z], [1])
     assert claims.judge_sign(alone)[0] == claims.UNCLEAR

@@ -78,7 +78,7 @@ def ratio_of_sums(x: np.ndarray, y: Any, ends: np.ndarray, in_logarithms: bool =
     return dict(mean=mean, interval=low_high, episodes=len(starts), of_episodes=[raw(x), raw(y)])
 
 
-def bootstrap(statistic: Callable, *samples: np.ndarray) -> dict[str, Any]:
+def bootstrap(statistic: Callable, *samples: np.ndarray, level: float = 0.95) -> dict[str, Any]:
     """Returns a statistic of samples [n], [m], ... for whose interval there is no formula, and its BCa interval if each
     sample has two runs or more. There is no interval where it degenerates because all draws are alike."""
     value, ends = float(statistic(*samples)), None
@@ -86,7 +86,13 @@ def bootstrap(statistic: Callable, *samples: np.ndarray) -> dict[str, Any]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # scipy warns where an interval degenerates
             found = stats.bootstrap(
-                samples, lambda *x, axis: statistic(*x), n_resamples=DRAWS, batch=1000, vectorized=True, rng=0
+                samples,
+                lambda *x, axis: statistic(*x),
+                n_resamples=DRAWS,
+                batch=1000,
+                vectorized=True,
+                confidence_level=level,
+                rng=0,
             ).confidence_interval
         ends = [float(found.low), float(found.high)] if np.isfinite(found).all() else None
     return dict(mean=value, interval=ends)
