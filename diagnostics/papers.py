@@ -120,8 +120,10 @@ AGENTS = {
     "TRPO+schedule": ("trpo_plus", IM, TRPO_STEP, TRPO_PLUS, KL_SCHEDULE),
     "CL-PPO": ("ppo", IM, PPO_STEP, PPO, CL_PPO),
     "REINFORCE": ("reinforce", GUIDE, GUIDE_REINFORCE),
+    "REINFORCE-2-epochs": ("reinforce", GUIDE, GUIDE_REINFORCE, {"all": "--policy-epochs 2"}),
     "REINFORCE-5-epochs": ("reinforce", GUIDE, GUIDE_REINFORCE, {"all": "--policy-epochs 5"}),
     "A2C": ("a2c", GUIDE, GUIDE_VALUE, GUIDE_A2C),
+    "A2C-2-epochs": ("a2c", GUIDE, GUIDE_VALUE, GUIDE_A2C, {"all": "--policy-epochs 2 --value-epochs 2"}),
     "A2C-5-epochs": ("a2c", GUIDE, GUIDE_VALUE, GUIDE_A2C, {"all": "--policy-epochs 5 --value-epochs 5"}),
     "A2C-entropy-0.01": ("a2c", GUIDE, GUIDE_VALUE, GUIDE_A2C, {"all": "--entropy-coef 0.01"}),
     "A2C-entropy-0": ("a2c", GUIDE, GUIDE_VALUE, GUIDE_A2C, {"all": "--entropy-coef 0"}),
@@ -184,7 +186,7 @@ CLOUDS = "landscape --concentration 2000 20_000 100_000"
 EVALUATED = ["rewards --kl", "evaluate --deterministic --checkpoints all --episodes 10"]
 FIVE = ["REINFORCE", "A2C", "GUIDE-TRPO", "GUIDE-PPO", "V-MPO"]
 ENTROPY = ["A2C", "A2C-entropy-0.01", "A2C-entropy-0"]
-EPOCHS = ["A2C", "A2C-5-epochs", "REINFORCE", "REINFORCE-5-epochs"]
+EPOCHS = ["A2C", "A2C-2-epochs", "A2C-5-epochs", "REINFORCE", "REINFORCE-2-epochs", "REINFORCE-5-epochs"]
 DEFINED = ["PPO-M", "PPO-M-defined", "TRPO", "TRPO-defined"]
 SCHEDULED = ["TRPO+", "TRPO+schedule"]
 X = Experiment
@@ -211,7 +213,7 @@ EXPERIMENTS = {
                     [CLOUDS, "rewards"], seeds=1),
     "algorithms": X("GUIDE Fig. 4, 5", "five algorithms", FIVE, EVALUATED, 3, 8 * M, GUIDE_ENVS, "v4"),
     "entropy": X("GUIDE Fig. 6", "entropy coefficients of A2C", ENTROPY, EVALUATED, 3, 8 * M, ["HalfCheetah"], "v4"),
-    "epochs": X("GUIDE Fig. 7", "A2C and REINFORCE: 1, 5 epochs", EPOCHS, EVALUATED, 3, M, ["HalfCheetah"], "v4"),
+    "epochs": X("GUIDE Fig. 7", "A2C and REINFORCE: 1, 2, 5 epochs", EPOCHS, EVALUATED, 3, M, ["HalfCheetah"], "v4"),
 }
 # fmt: on
 

@@ -67,7 +67,7 @@ class Args:
     argument does to the noise of gradients, as the cosine of two estimates from a training batch at that noise scale"""
     kl: bool = False
     """also draw the mean KL of each iteration, as training logged it: the exact KL(before || after its whole update) of
-    the Gaussians, over its batch (GUIDE's is the estimate E[(r - 1) - ln r])"""
+    the Gaussians, over its batch (GUIDE's is the estimate E[(r - 1) - ln r]); the JSON has each run's largest, too"""
     aai: tuple[str, str, str, str] | None = None
     """labels of PPO, PPO-M, TRPO and TRPO+, for IM's AAI and ACLI and the effects of the step and of the
     optimizations"""
@@ -223,13 +223,15 @@ def curve(lines: list[tuple[np.ndarray, np.ndarray]], scale: Callable = np.array
 def summarize(key: tuple[str, str], tried: list[list[Run]], seeds: set[int], kl: bool) -> dict[str, Any]:
     """Returns the numbers of a setting in an environment, from its runs for each value tried, the best first."""
     best, x = tried[0], finals(tried[0])
-    numbers = dict(env_id=key[0], label=key[1], algo=best[0].algo, seeds=[run.seed for run in best], finals=x.tolist())
+    numbers = dict(env_id=key[0], label=key[1], algo=best[0].algo, folders=[run.folder.name for run in best])
+    numbers |= dict(seeds=[run.seed for run in best], finals=x.tolist())
     quartiles = intervals.bootstrap(interquartile_mean, x) if len(x) > 3 else None
     numbers |= dict(mean=intervals.mean_of(x), interquartile_mean=quartiles)
     numbers |= dict(tried=[y[0].tuned | dict(runs=len(seeds), mean=float(mean(finals(y, seeds)))) for y in tried])
     numbers |= dict(tuned=best[0].tuned, settings=best[0].settings, curve=curve([(x.steps, x.rewards) for x in best]))
     if kl and all(len(run.kl[0]) for run in best):  # averaged in logarithms, as TRPO's KL is 100 times A2C's
         numbers |= dict(kl=curve([run.kl for run in best], lambda y: np.log(y.clip(1e-12)), np.exp))
+        numbers |= dict(largest_kl=[run.kl[1].max().item() for run in best])
     return numbers
 
 

@@ -207,7 +207,10 @@ def test_kl_is_averaged_as_logarithms(write, aggregate, tmp_path):
     assert np.log(curve["high"]) == pytest.approx([np.log(1e-3) + half] * 100)
     assert (tmp_path / "out" / "rewards_kl.png").exists()
     write(1, algo="trpo")
-    assert "kl" not in aggregate("--kl", lacking=True)["settings"][1]
+    write(*[1] * 30, kl=[1e-3, 5e-3] * 15, seed=3, name="third")
+    with_kl, without = aggregate("--kl", lacking=True)["settings"]
+    assert dict(zip(with_kl["folders"], with_kl["largest_kl"]))["third"] == 5e-3
+    assert "kl" not in without
 
 
 def test_candidates_are_compared_on_their_common_seeds(write, aggregate, capsys):
