@@ -168,6 +168,36 @@ def draw_evaluate() -> Figure:
     return figure
 
 
+COLLAPSES = (  # file, the argument in which its runs differ, and that argument's name in the picture
+    ("entropy", "entropy_coef", "entropy coefficient"),
+    ("epochs", "policy_epochs", "epochs"),
+)
+
+
+def draw_collapse() -> Figure:
+    """Draws A2C with three entropy coefficients on the left (GUIDE Fig. 6), and A2C and REINFORCE with one, two and
+    five epochs on the right (GUIDE Fig. 7). The mean return of training is above, and the mean KL of an iteration
+    below. Each line is a mean over three seeds, and that of the KL is a mean of logarithms."""
+    figure, axes = figures.new_figure(2, 2, (WIDTH, 5.6), sharex="col", sharey="row")
+    a2c, reinforce = figures.look("a2c"), figures.look("reinforce")
+    for column, (name, changed, title) in zip(axes.T, COLLAPSES):
+        settings = sorted(read(f"guide/{name}")["settings"], key=lambda x: (x["algo"], x["settings"][changed]))
+        values = sorted({x["settings"][changed] for x in settings})
+        for cell in settings:
+            value = cell["settings"][changed]
+            style = (a2c if cell["algo"] == "a2c" else reinforce) | dict(linestyle=LINES[values.index(value)])
+            label = f"{GUIDE_NAMES[cell['algo']]}, {value:g}"
+            for axis, number in zip(column, ("curve", "kl")):
+                steps, mean = (np.array(cell[number][x]) for x in ("steps", "mean"))
+                axis.plot(steps / 1e6, mean, **style | dict(marker="", linewidth=1.5, label=label))
+        column[0].legend(frameon=False, fontsize=SMALL, title=title)
+        column[1].set_xlabel("steps (millions)")
+    axes[0, 0].set_ylabel("episode return")
+    axes[1, 0].set(ylabel="mean KL of an iteration (nats)", yscale="log")
+    figure.suptitle("HalfCheetah-v4, means of three seeds", fontsize=SMALL + 1)
+    return figure
+
+
 # The noise scale through training -------------------------------------------------------------------------------------
 
 
@@ -304,6 +334,7 @@ def draw_seeds(axis: Axes, cells: list[dict[str, Any]], number: Callable, style:
 PICTURES: dict[str, Callable[[], Figure]] = {
     "algorithms/rewards": draw_algorithms,
     "baselines/baselines": draw_baselines,
+    "guide/collapse": draw_collapse,
     "guide/evaluate": draw_evaluate,
     "guide/rewards_kl": draw_kl,
     "noise/hopper": partial(draw_noise, "hopper"),
