@@ -290,6 +290,12 @@ def values():
 def trust_region():
     cells = [x["train"] for path in ("hopper", "walker2d") for x in claims.by_agent(f"trust_region/{path}")["TRPO"]]
     yield f"its largest KL in one state is {max(x['max_kl'] for x in cells):.0f} nats"
+    humanoid = claims.by_agent("trust_region/humanoid")
+    largest = claims.of_steps(humanoid["TRPO"], "max_kl") / claims.BOUNDS["Humanoid"]
+    assert 25 < largest.max() < 35  # "thirty times the bound at most"
+    kl = {name: claims.of_steps(humanoid[name], "mean_kl") for name in ("PPO", "PPO-M")}
+    longer = [x["iteration"] for x, more in zip(humanoid["PPO"], kl["PPO"] > kl["PPO-M"]) if more]
+    assert 200 < max(longer) < 250  # "PPO's steps are the longer ones ... until halfway on Humanoid"
 
 
 def gradient():
