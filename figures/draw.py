@@ -179,17 +179,16 @@ def draw_collapse() -> Figure:
     five epochs on the right (GUIDE Fig. 7). The mean return of training is above, and the mean KL of an iteration
     below. Each line is a mean over three seeds, and that of the KL is a mean of logarithms."""
     figure, axes = figures.new_figure(2, 2, (WIDTH, 5.6), sharex="col", sharey="row")
-    a2c, reinforce = figures.look("a2c"), figures.look("reinforce")
     for column, (name, changed, title) in zip(axes.T, COLLAPSES):
         settings = sorted(read(f"guide/{name}")["settings"], key=lambda x: (x["algo"], x["settings"][changed]))
         values = sorted({x["settings"][changed] for x in settings})
         for cell in settings:
             value = cell["settings"][changed]
-            style = (a2c if cell["algo"] == "a2c" else reinforce) | dict(linestyle=LINES[values.index(value)])
-            label = f"{GUIDE_NAMES[cell['algo']]}, {value:g}"
+            style = figures.look(cell["algo"]) | dict(marker="", linestyle=LINES[values.index(value)], linewidth=1.5)
+            style["label"] = f"{GUIDE_NAMES[cell['algo']]}, {value:g}"
             for axis, number in zip(column, ("curve", "kl")):
                 steps, mean = (np.array(cell[number][x]) for x in ("steps", "mean"))
-                axis.plot(steps / 1e6, mean, **style | dict(marker="", linewidth=1.5, label=label))
+                axis.plot(steps / 1e6, mean, **style)
         column[0].legend(frameon=False, fontsize=SMALL, title=title)
         column[1].set_xlabel("steps (millions)")
     axes[0, 0].set_ylabel("episode return")

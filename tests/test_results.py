@@ -486,7 +486,7 @@ GIVEN = {
         its KL of the std is 0.5; one of 49, at 99.9 %; half of what TRPO allows (0.04);
         0.67 | 4.1 times; 0.47 | 6.3 times; 0.69 | 3.2 times; 5 to 25 seconds""",
     "figures/README.md": """Gymnasium 1.4, MuJoCo 4.0; observation clip of 2.5; by 0.2 in an iteration; *GAE's
-        lambda* of 0.95; (sec. 2.1); (sec. 2.2); Fig. 2 to 10^7 pairs; Theorem 5.1""",
+        lambda* of 0.95; Fig. 2 to 10^7 pairs; Theorem 5.1""",
     "figures/scripts.md": """(0.13 nats a step); mean KL above 0.13 nats; gradient norm of 0.5""",
 }
 # An interval, a range, a fraction, a negative number, and, since counts have commas (2,048), a final reward.
