@@ -402,6 +402,13 @@ def sample_regime():
         yield f"| {pairs:,} | {rate} | {show(x['mean'])} | {kl} | {' | '.join(means)} |"
 
 
+def ablation():
+    """The part of IM's Fig. 1 that is trained: each a setting of its own, with its first seed."""
+    settings = measured("ablation/begun")["settings"]
+    assert {tuple(x["seeds"]) for x in settings} == {(1,)} and {x["env_id"] for x in settings} == {"Walker2d-v5"}
+    yield f"on Walker2d [{len(settings)} of seed 1](ablation/begun.json) are done"
+
+
 def algorithms():
     by_algo = {}
     for x in sorted(measured("algorithms/rewards")["settings"], key=lambda x: x["env_id"], reverse=True):
@@ -464,7 +471,7 @@ def stable_baselines3():
 
 SECTIONS = learning, leave_one_out, carried_over, noise_of_the_nine, effects, early_in_training, below_the_paper
 SECTIONS += new_scripts, trust_region, gradient, noise, baselines, values, algorithms, guide, replay, replay_of_ppo
-SECTIONS += report, stable_baselines3, sample_regime
+SECTIONS += report, stable_baselines3, sample_regime, ablation
 
 
 @pytest.mark.parametrize("section", SECTIONS)
