@@ -219,7 +219,7 @@ def test_candidates_are_compared_on_their_common_seeds(write, aggregate, capsys)
             write(reward, policy_lr=policy_lr, seed=seed)
     [found] = aggregate("--best-of", "policy_lr")["settings"]
     assert found["tuned"] == dict(policy_lr=1e-4) and found["finals"] == [10, 20]
-    assert [(x["runs"], x["mean"]) for x in found["tried"]] == [(2, 15), (2, 14)]
+    assert [(x["seeds"], x["finals"]) for x in found["tried"]] == [([1, 2], [10, 20]), ([1, 2], [9, 19])]
     begun = write(1, policy_lr=1e-2, planned=2)
     capsys.readouterr()
     aggregate("--best-of", "policy_lr", lacking=True)
@@ -369,7 +369,7 @@ def test_best_rate_of_each_setting_and_environment_fills_the_histograms(write, a
     chosen = {(x["env_id"], x["settings"]["value_clip"]): x["tuned"]["policy_lr"] for x in found}
     assert chosen == {(env_id, on): rate for env_id, rates in best.items() for on, rate in rates.items()}
     assert [x["label"] for x in found] == 2 * ["ppo", "ppo no-value-clip"]
-    assert [(x["runs"], x["mean"]) for x in found[0]["tried"]] == [(2, 15), (2, 12.5)]
+    assert [x["finals"] for x in found[0]["tried"]] == [[15, 15], [20, 5]]
     assert drawn == 2 * [("on", [15, 15]), ("off", [10, 10])]
     assert (tmp_path / "out" / "rewards_histograms.pdf").stat().st_size > 5000
 
