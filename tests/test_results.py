@@ -403,10 +403,46 @@ def sample_regime():
 
 
 def ablation():
-    """The part of IM's Fig. 1 that is trained: each a setting of its own, with its first seed."""
-    settings = measured("ablation/begun")["settings"]
-    assert {tuple(x["seeds"]) for x in settings} == {(1,)} and {x["env_id"] for x in settings} == {"Walker2d-v5"}
-    yield f"on Walker2d [{len(settings)} of seed 1](ablation/begun.json) are done"
+    """IM's Fig. 1: the grid is whole, its effects are those of a regression, and where its best place is."""
+    grid = claims.ablation()
+    assert len({tuple(on.values()) for on, _ in grid}) == 16 and len(grid[0][0]) == 4
+    assert {(len(tried), *map(len, tried)) for _, tried in grid} == {(4, 2, 2, 2, 2)}
+    assert all(list(map(np.mean, tried)) == sorted(map(np.mean, tried), reverse=True) for _, tried in grid)
+    runs = [(on, y) for on, tried in grid for x in tried for y in x]
+    signs = {name: np.array([1 if on[name] else -1 for on, _ in runs]) for name in claims.ABLATED}
+    both = signs["reward_scale"] * signs["value_clip"]
+    slopes = np.linalg.lstsq(np.transpose([*signs.values(), both, abs(both)]), [y for _, y in runs])[0]
+    effects = [claims.factorial(name, rates=4).mean / 2 for name in claims.ABLATED]
+    effects.append(claims.factorial("reward_scale", "value_clip", rates=4).mean / 4)
+    np.testing.assert_allclose(slopes[:-1], effects)
+
+    def worth(name, runs):
+        weights = [(2 if on[name] else -2) / len(runs) for on, _ in runs]
+        return claims.Estimate([x for _, x in runs], weights)
+
+    best = [(on, tried[0]) for on, tried in grid]
+    clipped, unclipped = ([x for x in best if x[0]["value_clip"] is clip] for clip in (True, False))
+    yield "scaling is worth {} at the best rates, and without it {}.".format(
+        *(worth("reward_scale", x) for x in (clipped, unclipped))
+    )
+    means = sorted((x.mean(), on["value_clip"] and not on["reward_scale"]) for on, x in best)
+    assert [unscaled for _, unscaled in means] == [True] * 4 + [False] * 12
+    yield f"do not scale rewards reach {plain(means[3][0])} at most, the other twelve {plain(means[4][0])} or more"
+    settings = {
+        tuple(x["settings"][name] for name in claims.ABLATED): x for x in measured("ablation/walker2d")["settings"]
+    }
+    top, every = max(settings.values(), key=lambda x: x["mean"]["mean"]), settings[True, True, True, True]
+    assert top is settings[True, False, True, True] and top["tuned"] == dict(policy_lr=2.5e-4)
+    yield f"all four but annealing, at 2.5e-4: {show(top['mean'])}"
+    yield f"PPO reaches {show(every['mean'])} at its best rate"
+    assert sum(x["mean"]["mean"] > every["mean"]["mean"] for x in settings.values()) == 10  # "the eleventh of the 16"
+    of_rates = {}
+    for x in settings.values():
+        for y in x["tried"]:
+            of_rates.setdefault(y["policy_lr"], []).append((x["settings"], np.array(y["finals"])))
+    annealing = {rate: worth("anneal_lr", runs) for rate, runs in of_rates.items()}
+    yield f"at 1e-3 it is worth {annealing.pop(1e-3)}, and"
+    assert len(annealing) == 3 and all(np.prod(x.interval()) < 0 for x in annealing.values())  # "nothing that 32 runs"
 
 
 def algorithms():
