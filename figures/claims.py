@@ -443,7 +443,7 @@ def about_the_nine() -> list[Claim]:
         ),
         of_the_grid(
             "value clipping raises them, too",
-            "our control: value clipping, which IM does not name",
+            "our control: value clipping, which that sentence leaves out",
             "value_clip",
         ),
         of_the_grid(
