@@ -227,7 +227,8 @@ def summarize(key: tuple[str, str], tried: list[list[Run]], seeds: set[int], kl:
     numbers |= dict(seeds=[run.seed for run in best], finals=x.tolist())
     quartiles = intervals.bootstrap(interquartile_mean, x) if len(x) > 3 else None
     numbers |= dict(mean=intervals.mean_of(x), interquartile_mean=quartiles)
-    numbers |= dict(tried=[y[0].tuned | dict(seeds=sorted(seeds), finals=finals(y, seeds).tolist()) for y in tried])
+    compared = [[run for run in y if run.seed in seeds] for y in tried]
+    numbers |= dict(tried=[y[0].tuned | dict(seeds=[z.seed for z in y], finals=finals(y).tolist()) for y in compared])
     numbers |= dict(tuned=best[0].tuned, settings=best[0].settings, curve=curve([(x.steps, x.rewards) for x in best]))
     if kl and all(len(run.kl[0]) for run in best):  # averaged in logarithms, as TRPO's KL is 100 times A2C's
         numbers |= dict(kl=curve([run.kl for run in best], lambda y: np.log(y.clip(1e-12)), np.exp))
