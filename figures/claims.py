@@ -419,6 +419,7 @@ def about_the_nine() -> list[Claim]:
     n = min(len(x) for _, tried in ablation() for x in tried)
 
     def of_the_grid(short: str, words: str, *names: str) -> Claim:
+        # As in the figure, the best rates decide. All rates stand beside them, because the same runs chose the best.
         best = factorial(*names, rates=1)
         text = f"{best}; over all four rates {factorial(*names, rates=4)}"
         return Claim(short, words, "", dict(Walker2d=tested(text, judge_sign(best), n)))
