@@ -42,6 +42,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import tyro
 from common import figures, intervals, kept, runs
+from matplotlib.figure import Figure
 
 # Arguments -----------------------------------------------------------------------------------------------------------
 
@@ -491,7 +492,7 @@ def draw_paired(cells: list[dict[str, Any]], path: Path) -> None:
     for x in cells:
         title = x["env_id"] if len(algos) == 1 else f"{x['algo']}, {x['env_id']}"
         rows.setdefault(x["algo"], {}).setdefault(title, []).append(x)
-    draw_differences(list(rows.values()), "final reward with it minus without it", path)
+    figures.save_figure(draw_differences(list(rows.values()), "final reward with it minus without it"), path)
 
 
 def draw_noise(cells: list[dict[str, Any]], path: Path) -> None:
@@ -502,10 +503,10 @@ def draw_noise(cells: list[dict[str, Any]], path: Path) -> None:
         for y in x["noise"]:
             title = f"{x['env_id']}\niteration {y['iteration']}"
             rows.setdefault((x["algo"], x["env_id"]), {}).setdefault(title, []).append(x | y)
-    draw_differences(list(rows.values()), "cosine with it minus without it", path)
+    figures.save_figure(draw_differences(list(rows.values()), "cosine with it minus without it"), path)
 
 
-def draw_differences(rows: list[dict[str, list[dict[str, Any]]]], xlabel: str, path: Path) -> None:
+def draw_differences(rows: list[dict[str, list[dict[str, Any]]]], xlabel: str) -> Figure:
     """Draws in each row its panels, by title. A panel shows the differences by argument, with the others on and with
     the others off. The small marks are the seeds."""
     names = [list(dict.fromkeys(switch(x) for cells in row.values() for x in cells)) for row in rows]
@@ -528,7 +529,7 @@ def draw_differences(rows: list[dict[str, list[dict[str, Any]]]], xlabel: str, p
             axis.axvline(0, color="black", linewidth=0.8)
         for axis in panels[len(row) :]:
             axis.set_axis_off()
-    figures.save_figure(figure, path)
+    return figure
 
 
 # Main ----------------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import json
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -467,34 +467,65 @@ def agent(cell: dict[str, Any]) -> str:
     return "PPO" if "policy-lr" in cell["run"] else "PPO-M"
 
 
-def by_agent(path: str, first: int = 0) -> dict[str, list[dict[str, Any]]]:
-    """Returns a diagnostic's cells from this iteration on, by agent."""
+EVERY = range(1_000_000)  # iterations
+
+
+def by_agent(path: str, iterations: Container[int] = EVERY) -> dict[str, list[dict[str, Any]]]:
+    """Returns a diagnostic's cells at these iterations, by agent."""
     found = {}
     for x in measured(path):
-        if x["iteration"] >= first:
+        if x["iteration"] in iterations:
             found.setdefault(agent(x), []).append(x)
     return found
 
 
-def by_seed(path: str) -> list[dict[str, list[dict[str, Any]]]]:
-    """Returns a diagnostic's cells by agent for each seed."""
+OfSeed = dict[str, list[dict[str, Any]]]  # a diagnostic's cells of one seed, by agent
+
+
+def by_seed(path: str, iterations: Container[int] = EVERY) -> list[OfSeed]:
+    """Returns a diagnostic's cells at these iterations by agent, for each seed."""
     found = {}
-    for name, cells in by_agent(path).items():
+    for name, cells in by_agent(path, iterations).items():
         for x in cells:
             found.setdefault(int(x["run"].rpartition("seed")[2]), {}).setdefault(name, []).append(x)
     return [found[seed] for seed in sorted(found)]
 
 
-def of_seeds(short: str, words: str, paper: str, path: str, form: str, judge: Callable, envs: Iterable[str]) -> Claim:
-    """A claim that is so or is not so in the runs of each seed, and holds or not if that is the same for all of them.
-    From an environment's name and the cells of one seed, by agent, `judge` makes the numbers that go into the form and
-    says whether it is so."""
+Judged = tuple[tuple[str, ...], bool | float | str]
+
+
+def of_seeds(
+    short: str,
+    words: str,
+    paper: str,
+    form: str,
+    judge: Callable[[str, OfSeed], Judged],
+    seeds: dict[str, list[OfSeed]],
+) -> Claim:
+    """A claim about the runs of each seed, given what was measured, by environment. Of one seed `judge` makes the
+    numbers that go into the form, and what is found: of a claim about a size, by how much it is met, which Student's t
+    judges over the seeds; otherwise a verdict or whether it is so, which must be the same for all seeds."""
     claim = Claim(short, words, paper)
-    for env in envs:
-        numbers, so = zip(*(judge(env, of) for of in by_seed(f"{path}/{env.lower()}")))
+    for env, of in seeds.items():
+        numbers, found = zip(*(judge(env, x) for x in of))
         text = form.format(*(", ".join(x) for x in zip(*numbers)))
-        claim.cells[env] = Cell(text, decided(all(so), not any(so)), len(so))
+        if isinstance(found[0], float) and len(found) > 1:
+            claim.cells[env] = tested(text, judge_sign(Estimate([np.array(found)], (1,))), len(found))
+        else:
+            verdicts = {x if isinstance(x, str) else decided(x > 0) for x in found}
+            claim.cells[env] = Cell(text, verdicts.pop() if len(verdicts) == 1 else UNCLEAR, len(found))
     return claim
+
+
+def in_places(
+    folder: str, iterations: Container[int] = EVERY, places: Iterable[str] = PLACES
+) -> dict[str, list[OfSeed]]:
+    return {env: by_seed(f"{folder}/{env.lower()}", iterations) for env in places}
+
+
+def over(x: float, bound: float) -> float:
+    """Returns by how much a positive number is over a bound, as a logarithm, because sizes spread by factors."""
+    return float(np.log(x / bound))
 
 
 BOUNDS = dict(Hopper=0.13, Walker2d=0.04, Humanoid=0.07)  # TRPO's, on the mean KL
@@ -504,27 +535,27 @@ def of_steps(cells: list[dict[str, Any]], number: str, part: str = "train") -> n
     return np.array([x[part][number] for x in cells])
 
 
-def keeps_bound(env: str, of: dict[str, list]) -> tuple[tuple[str, ...], bool]:
+def keeps_bound(env: str, of: OfSeed) -> Judged:
     kl = of_steps(of["TRPO"], "mean_kl") / BOUNDS[env]
     return (f"{(kl <= 1).sum()} of {len(kl)}", f"{np.median(kl):.2f}"), (kl <= 1).all()
 
 
-def keeps_bound_heldout(env: str, of: dict[str, list]) -> tuple[tuple[str, ...], bool]:
+def keeps_bound_heldout(env: str, of: OfSeed) -> Judged:
     kl = of_steps(of["TRPO"], "mean_kl", "heldout") / BOUNDS[env]
-    return (f"{(kl <= 1).sum()} of {len(kl)}", f"{kl.max():.2f}"), kl.max() < 1.1
+    return (f"{(kl <= 1).sum()} of {len(kl)}", f"{kl.max():.2f}"), -over(kl.max(), 1.1)
 
 
-def exceeds_ratio(env: str, of: dict[str, list]) -> tuple[tuple[str, ...], bool]:
+def exceeds_ratio(env: str, of: OfSeed) -> Judged:
     largest = [of_steps(of[name], "max_ratio") for name in ("PPO", "PPO-M", "TRPO")]
-    return tuple(span(x, 1) for x in largest), min(map(min, largest)) > 1.2
+    return tuple(span(x, 1) for x in largest), over(min(map(min, largest)), 1.2)
 
 
-def exceeds_in_a_state(env: str, of: dict[str, list]) -> tuple[tuple[str, ...], bool]:
+def exceeds_in_a_state(env: str, of: OfSeed) -> Judged:
     largest = of_steps(of["TRPO"], "max_kl") / BOUNDS[env]
-    return (span(largest),), (largest >= 100).mean() > 0.5
+    return (span(largest),), over(np.median(largest), 100)
 
 
-def peaks_and_rises(env: str, of: dict[str, list]) -> tuple[tuple[str, ...], bool]:
+def peaks_and_rises(env: str, of: OfSeed) -> Judged:
     ppo, ppo_m = (of_steps(of[name], "mean_kl") for name in ("PPO", "PPO-M"))
     k, quarter = int(np.argmax(ppo)), len(ppo) // 4
     rise = ppo_m[-quarter:].mean() / ppo_m[:quarter].mean()
@@ -532,17 +563,17 @@ def peaks_and_rises(env: str, of: dict[str, list]) -> tuple[tuple[str, ...], boo
     return (str(of["PPO"][k]["iteration"]), f"{rise:.1f}"), so
 
 
-def both_stay_small(env: str, of: dict[str, list]) -> tuple[tuple[str, ...], bool]:
+def both_stay_small(env: str, of: OfSeed) -> Judged:
     most = [of_steps(of[name], "mean_kl").max() / BOUNDS[env] for name in ("PPO", "PPO-M")]
-    return tuple(f"{x:.2f}" for x in most), max(most) < 1
+    return tuple(f"{x:.2f}" for x in most), -over(max(most), 1)
 
 
-def only_ppo_m_goes_far(env: str, of: dict[str, list]) -> tuple[tuple[str, ...], bool]:
+def only_ppo_m_goes_far(env: str, of: OfSeed) -> Judged:
     ppo, ppo_m = (of_steps(of[name], "mean_kl") for name in ("PPO", "PPO-M"))
-    return (f"{(ppo > ppo_m).sum()} of {len(ppo)}",), max(ppo_m) > BOUNDS[env]
+    return (f"{(ppo > ppo_m).sum()} of {len(ppo)}",), over(max(ppo_m), BOUNDS[env])
 
 
-def ratio_is_nearer(env: str, of: dict[str, list]) -> tuple[tuple[str, ...], bool]:
+def ratio_is_nearer(env: str, of: OfSeed) -> Judged:
     ppo, ppo_m = (of_steps(of[name], "max_ratio") for name in ("PPO", "PPO-M"))
     return (f"{(ppo < ppo_m).sum()} of {len(ppo)}",), (ppo < ppo_m).mean() > 0.5
 
@@ -567,7 +598,7 @@ def about_steps() -> list[Claim]:
             "no algorithm keeps the ratio in bounds",
             "“all three algorithms fail to maintain a ratio-based trust region” (IM sec. 4): the largest ratio",
             "above 1.2",
-            "PPO {}, PPO-M {}, TRPO {}",
+            "PPO {}; PPO-M {}; TRPO {}",
             exceeds_ratio,
         ),
         (
@@ -609,7 +640,7 @@ def about_steps() -> list[Claim]:
             ratio_is_nearer,
         ),
     ]
-    return [of_seeds(*row[:3], "trust_region", *row[3:], PLACES) for row in rows]
+    return correct([of_seeds(*row, in_places("trust_region")) for row in rows])
 
 
 # Gradient estimates --------------------------------------------------------------------------------------------------
@@ -631,75 +662,90 @@ def show_noise(scale: tuple[float | None, float, float]) -> str:
     )
 
 
+TRAINING_BATCH, FOUR_CHECKPOINTS = 2048, (0, 150, 300, 450)
+
+
+def cosines(of: OfSeed, kind: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Returns the cosines of estimates from a training batch before training and later, of all agents: with one
+    another (kind "variance") or with the “true” gradient ("convergence")."""
+    early, late = [], []
+    for x in (x for cells in of.values() for x in cells):
+        (late if x["iteration"] else early).append(x[kind]["value network"][x["pairs"].index(TRAINING_BATCH)])
+    return early, late
+
+
+def means(cosines: list[dict[str, Any]], digits: int = 2) -> str:
+    return span((x["mean"] for x in cosines), digits)
+
+
+def hardly_agree(env: str, of: OfSeed) -> Judged:
+    early, late = cosines(of, "variance")
+    average = float(np.mean([x["mean"] for x in late]))  # each is too uncertain for the largest to say anything
+    return (plain(average, 2), means(late), means(early)), 0.2 - average
+
+
+def zero_or_negative(env: str, of: OfSeed) -> Judged:
+    late = [x["interval"] for x in cosines(of, "variance")[1]]
+    zero, negative = sum(low <= 0 <= high for low, high in late), sum(high < 0 for _, high in late)
+    return (f"{zero} of {len(late)}", str(negative)), zero > 0
+
+
+def point_to_the_truth(env: str, of: OfSeed) -> Judged:
+    early, late = cosines(of, "convergence")
+    above = sum(x["interval"][0] > 0 for x in late)
+    return (f"{above} of {len(late)}", means(late), means(early)), decided(above > len(late) / 2, False)
+
+
+def noise_grows(env: str, of: OfSeed) -> Judged:
+    pairs = [(noise(x), noise(first)) for first, *later in of.values() for x in later]
+    above, below = sum(x[1] > first[2] for x, first in pairs), sum(x[2] < first[1] for x, first in pairs)
+    return (f"{above} of {len(pairs)}",), decided(above > len(pairs) / 2 and not below, below > 0)
+
+
 def about_gradients() -> list[Claim]:
-    early, late = ({}, {})
-    for env in ("Walker2d", "Humanoid"):
-        cells = measured(f"gradient/{env.lower()}")
-        place = cells[0]["pairs"].index(2048)
-        at = [(x["iteration"], x["variance"]["value network"][place]) for x in cells]
-        early[env], late[env] = [y for i, y in at if i == 0], [y for i, y in at if i > 0]
-    place = measured("gradient/walker2d")[0]["pairs"].index(2048)
-    truth = [(x["iteration"], x["convergence"]["value network"][place]) for x in measured("gradient/walker2d")]
-    start, later = [y for i, y in truth if i == 0], [y for i, y in truth if i > 0]
-    correlated = sum(x["interval"][0] > 0 for x in later)
-    agree = {
-        env: (f"{span((x['mean'] for x in late[env]), 2)}, before training {span((x['mean'] for x in early[env]), 2)}",)
-        for env in late
-    }
-    grows = {}
-    for env, path in (("Walker2d", "noise/walker2d"), ("Hopper", "noise/hopper"), ("Humanoid", "gradient/humanoid")):
-        pairs = [(noise(x), noise(cells[0])) for cells in by_agent(path).values() for x in cells[1:]]
-        above = sum(x[1] > first[2] for x, first in pairs)
-        below = sum(x[2] < first[1] for x, first in pairs)
-        grows[env] = f"at {above} of {len(pairs)} checkpoints", decided(above > len(pairs) / 2 and not below, below > 0)
-    negative = {env: sum(y["interval"][1] < 0 for y in x) for env, x in late.items()}
-    zero = {env: sum(y["interval"][0] <= 0 <= y["interval"][1] for y in x) for env, x in late.items()}
+    measured_at = in_places("noise", FOUR_CHECKPOINTS, PLACES[:2]) | in_places("gradient", places=PLACES[2:])
+    rows = [
+        (
+            "a batch's gradients hardly agree",
+            "“deep policy gradient methods operate with relatively poor estimates of the gradient” (CL sec. 2.1, "
+            "Fig. 1, 9): the cosine of two estimates from 2,048 pairs is below 0.2 on average after iteration 0",
+            "near 0",
+            "{} ({}); before training {}",
+            hardly_agree,
+        ),
+        (
+            "correlations are zero or negative",
+            "“we sometimes observe a zero or even negative correlation in the relevant sample regime” (CL sec. 2.1)",
+            "",
+            "not told from 0 at {} checkpoints, below 0 at {}",
+            zero_or_negative,
+        ),
+        (
+            "… but slightly correlated with the truth",
+            "“(very slightly) correlated with the actual, ‘true’ gradient” (BLOG; CL Fig. 2, 10): the cosine with the "
+            "gradient from 90,000 pairs after iteration 0",
+            "",
+            "above 0 at {} checkpoints; {}; before training {}",
+            point_to_the_truth,
+        ),
+        (
+            "noise grows with training",
+            "“gradient estimate quality decays with training progress …” (CL sec. 1, Fig. 1, 2, 9, 10): the noise "
+            "scale is larger than before training",
+            "",
+            "at {} checkpoints",
+            noise_grows,
+        ),
+    ]
     harder = []
     for name, cells in by_agent("gradient/humanoid").items():
         pairs = list(zip(cells, by_agent("gradient/walker2d")[name], strict=True))
         harder.append((name, sum(noise(x)[1] > noise(y)[2] for x, y in pairs), len(pairs)))
     steps = measured("steps/walker2d")
     first_steps, later_steps = ([x["cosine"] for x in steps if (x["iteration"] > 0) == y] for y in (False, True))
-    cosine = span((x["mean"] for x in first_steps), 2), span((x["mean"] for x in later_steps), 3)
     above = sum(x["interval"][0] > 0 for x in later_steps)
-    claims = [
-        of_one_seed(
-            "a batch's gradients hardly agree",
-            "“deep policy gradient methods operate with relatively poor estimates of the gradient” (CL sec. 2.1, "
-            "Fig. 1, 9): the cosine of two estimates from 2,048 pairs after iteration 0 is below 0.2",
-            "near 0",
-            **{env: (text, decided(max(x["mean"] for x in late[env]) < 0.2)) for env, (text,) in agree.items()},
-        ),
-        of_one_seed(
-            "correlations are zero or negative",
-            "“we sometimes observe a zero or even negative correlation in the relevant sample regime” (CL sec. 2.1)",
-            "",
-            **{
-                env: (
-                    f"not told from 0 at {zero[env]} of {len(x)} checkpoints, below 0 at {negative[env]}",
-                    decided(zero[env] > 0),
-                )
-                for env, x in late.items()
-            },
-        ),
-        of_one_seed(
-            "… but slightly correlated with the truth",
-            "“(very slightly) correlated with the actual, ‘true’ gradient” (BLOG; CL Fig. 2, 10): the cosine with the "
-            "gradient from 450,000 pairs after iteration 0",
-            "",
-            Walker2d=(
-                f"above 0 at {correlated} of {len(later)} checkpoints; {span((x['mean'] for x in later), 2)}, before "
-                f"training {span((x['mean'] for x in start), 2)}",
-                decided(correlated > len(later) / 2),
-            ),
-        ),
-        of_one_seed(
-            "noise grows with training",
-            "“gradient estimate quality decays with training progress …” (CL sec. 1, Fig. 1, 2, 9, 10): the noise "
-            "scale is larger than before training",
-            "",
-            **grows,
-        ),
+    found = [
+        *(of_seeds(*row, measured_at) for row in rows),
         of_one_seed(
             "noise grows with task complexity",
             "“… and task complexity” (CL sec. 1): Humanoid's noise scale is above Walker2d's",
@@ -714,13 +760,14 @@ def about_gradients() -> list[Claim]:
             "the cosine of two update steps “often hovers around zero” (TPG sec. 5.1, Fig. 13): it is below 0.1",
             "near 0",
             Walker2d=(
-                f"{cosine[1]}, before training {cosine[0]}; above 0 at {above} of {len(later_steps)} checkpoints",
+                f"{means(later_steps, 3)}; before training {means(first_steps)}; above 0 at {above} of "
+                f"{len(later_steps)} checkpoints",
                 decided(max(x["mean"] for x in later_steps) < 0.1),
             ),
         ),
         *about_samples(),
     ]
-    return correct(claims)
+    return correct(found)
 
 
 def sample_regime() -> dict[tuple[int, float], np.ndarray]:
@@ -762,10 +809,27 @@ def about_samples() -> list[Claim]:
 # The critic ----------------------------------------------------------------------------------------------------------
 
 
-def errors(env: str, key: str, number: str = "mean") -> dict[str, float]:
-    """Returns the median over the checkpoints from iteration 100 on of a relative error, by agent."""
-    cells = by_agent(f"values/{env.lower()}", first=100)
-    return {name: float(np.median([x[key][number] for x in of])) for name, of in cells.items()}
+LATE = range(100, 488)  # iterations
+
+
+def errors(of: OfSeed, key: str, number: str = "mean") -> list[float]:
+    """Returns the median of a relative error over the checkpoints, of each agent."""
+    return [float(np.median([x[key][number] for x in cells])) for cells in of.values()]
+
+
+def fits_its_targets(env: str, of: OfSeed) -> Judged:
+    found = errors(of, "heldout_gae")
+    return (span(found, 3),), -over(max(found), 0.2)
+
+
+def is_off_by_half(env: str, of: OfSeed) -> Judged:
+    found, middle = (errors(of, "heldout_released", x) for x in ("mean", "median"))
+    return (span(found, 2), span(middle, 2), span(errors(of, "heldout_returns"), 2)), over(max(found), 0.25)
+
+
+def is_small_on_training_pairs(env: str, of: OfSeed) -> Judged:
+    found = errors(of, "train_released")
+    return (span(found, 2),), -over(max(found), 0.1)
 
 
 NO_BASELINE, RETURNS = "discounted returns (no baseline)", "returns - true value function"
@@ -792,29 +856,44 @@ def without_baseline() -> Claim:
 
 
 def about_the_critic() -> list[Claim]:
-    small, half, train, true, none, clean, lam, little, growing = ({} for _ in range(9))
-    for env in PLACES:
-        gae, released, own = (errors(env, f"heldout_{x}") for x in ("gae", "released", "returns"))
-        trained, middle = errors(env, "train_released"), errors(env, "heldout_released", "median")
-        small[env] = f"{span(gae.values(), 3)}", decided(max(gae.values()) < 0.2)
-        text = f"{span(released.values(), 2)} (median pair {span(middle.values(), 2)}); "
-        text += f"{span(own.values(), 2)} if cuts are bootstrapped"
-        half[env] = text, decided(max(released.values()) > 0.25)
-        train[env] = span(trained.values(), 2), decided(max(trained.values()) < 0.1)
+    rows = [
+        (
+            "the value network fits its targets",
+            "“value networks successfully solve the supervised learning task” (CL sec. 1, Fig. 3, 12): the relative "
+            "error held out is below 0.2",
+            "small",
+            "{}",
+            fits_its_targets,
+        ),
+        (
+            "… and is off by half from true returns",
+            "“off by about 50% with respect to the underlying true value function” (CL Fig. 3, 12): by more than 0.25",
+            "0.5 on Walker2d",
+            "{} (median pair {}); {} if cuts are bootstrapped",
+            is_off_by_half,
+        ),
+        (
+            "… but not on training pairs",
+            "“the returns MRE is quite small as well” on training pairs (CL Fig. 11, TPG Fig. 14): below 0.1",
+            "quite small",
+            "{}",
+            is_small_on_training_pairs,
+        ),
+    ]
+    true, none, clean, little, growing = ({} for _ in range(5))
     for env in ("Walker2d", "Hopper"):
         for into, x, y in (
             (true, "true value function", "value network"),
             (none, "value network", NO_BASELINE),
             (clean, RETURNS, NO_BASELINE),
-            (lam, "true value function", RETURNS),
         ):
             less, more, n = compare_baselines(env, x, y)
             text = f"less noise at {less} of {n} checkpoints" + f", more at {more}" * bool(more)
             into[env] = text, decided(less > n / 2, more > n / 2)
         cells = measured(f"baselines/{env.lower()}")
         gaps = [
-            x["variance"]["value network"][x["pairs"].index(2048)]["mean"]
-            - x["variance"][NO_BASELINE][x["pairs"].index(2048)]["mean"]
+            x["variance"]["value network"][x["pairs"].index(TRAINING_BATCH)]["mean"]
+            - x["variance"][NO_BASELINE][x["pairs"].index(TRAINING_BATCH)]["mean"]
             for x in cells
         ]
         little[env] = f"cosines differ by {span(gaps, 2)}", decided(max(map(abs, gaps)) < 0.1, False)
@@ -822,26 +901,8 @@ def about_the_critic() -> list[Claim]:
             f"by {gaps[0]:.2f} at 150, {gaps[-1]:.2f} at 450".replace("-", "−"),
             decided(gaps[-1] < gaps[0], False),
         )
-    return [
-        of_one_seed(
-            "the value network fits its targets",
-            "“value networks successfully solve the supervised learning task” (CL sec. 1, Fig. 3, 12): the relative "
-            "error held out is below 0.2",
-            "small",
-            **small,
-        ),
-        of_one_seed(
-            "… and is off by half from true returns",
-            "“off by about 50% with respect to the underlying true value function” (CL Fig. 3, 12): by more than 0.25",
-            "0.5 on Walker2d",
-            **half,
-        ),
-        of_one_seed(
-            "… but not on training pairs",
-            "“the returns MRE is quite small as well” on training pairs (CL Fig. 11, TPG Fig. 14): below 0.1",
-            "quite small",
-            **train,
-        ),
+    found = [
+        *(of_seeds(*row, in_places("values", LATE)) for row in rows),
         of_one_seed(
             "a “true” V has much less noise",
             "“the ‘true’ value function yields a much lower-variance estimate” (CL sec. 2.2, Fig. 4)",
@@ -877,6 +938,7 @@ def about_the_critic() -> list[Claim]:
         ),
         without_baseline(),
     ]
+    return correct(found)
 
 
 # The surrogate -------------------------------------------------------------------------------------------------------
@@ -884,10 +946,13 @@ def about_the_critic() -> list[Claim]:
 FEW, MANY, FAR = 2000, 50_000, 3.0  # pairs that a step is computed from; the last of the steps along its direction
 
 
-def along(env: str, start: bool = False) -> dict[tuple[str, int], dict[tuple[float, float], dict[str, Any]]]:
+Steps = dict[tuple[str, int], dict[tuple[float, float], dict[str, Any]]]
+
+
+def steps_of(of: OfSeed) -> Steps:
     """Returns a landscape's cells by agent and pairs, and by steps along the step and along the random direction."""
     found = {}
-    for name, cells in by_agent(f"landscapes/{env.lower()}{'_start' * start}").items():
+    for name, cells in of.items():
         for x in cells:
             found.setdefault((name, x["step_pairs"]), {})[x["step"], x["random"]] = x
     return found
@@ -898,42 +963,57 @@ def judge_change(change: dict[str, Any], sign: int) -> str:
     return decided(low > 0 if sign > 0 else high < 0, high < 0 if sign > 0 else low > 0)
 
 
+def both_rise(env: str, of: OfSeed) -> Judged:
+    steps = [x[1.0, 0.0] for x in steps_of(of).values()]
+    both = sum(x["surrogate"] > 0 and x["change"]["interval"][0] > 0 for x in steps)
+    return (f"{both} of {len(steps)}",), decided(both == len(steps), False)
+
+
+def beats_a_random_direction(env: str, of: OfSeed) -> Judged:
+    pairs = [(x[1.0, 0.0]["change"]["interval"], x[0.0, 1.0]["change"]["interval"]) for x in steps_of(of).values()]
+    wins = sum(step[0] > random[1] for step, random in pairs)
+    return (f"{wins} of {len(pairs)}",), decided(wins == len(pairs), False)
+
+
+def shorter(of: OfSeed) -> list[float]:
+    """Returns how many times each step is shorter than the random direction, whose norm is 2."""
+    return [2 / x[1.0, 0.0]["step_norm"] for x in steps_of(of).values()]
+
+
+def is_a_tenth(env: str, of: OfSeed) -> Judged:
+    return (span(shorter(of)),), over(min(shorter(of)), 5)
+
+
+def changes_reward(of: OfSeed, name: str, pairs: int, sign: int) -> Judged:
+    change = steps_of(of)[name, pairs][FAR, 0.0]["change"]
+    return (show_dict(change),), judge_change(change, sign)
+
+
 def about_landscapes() -> list[Claim]:
-    aligned, faster, short = {}, {}, {}
-    late = {}  # by agent and pairs: by environment
-    starts = {env: along(env, start=True) for env in ("Walker2d", "Hopper")}
-    for env, start in starts.items():
-        steps = [x[1.0, 0.0] for x in start.values()]
-        both = sum(x["surrogate"] > 0 and x["change"]["interval"][0] > 0 for x in steps)
-        text = f"both rise along {both} of {len(steps)} steps"
-        aligned[env] = text, decided(both == len(steps), False)
-        wins = [x[1.0, 0.0]["change"]["interval"][0] > x[0.0, 1.0]["change"]["interval"][1] for x in start.values()]
-        faster[env] = f"along {sum(wins)} of {len(wins)} steps", decided(all(wins), False)
-    for env in PLACES:
-        cells = along(env)
-        norms, early = ([2 / x[1.0, 0.0]["step_norm"] for x in of.values()] for of in (cells, starts.get(env, {})))
-        text = f"{span(norms)} times shorter at iteration 300" + (f", {span(early)} times at 0" if early else "")
-        short[env] = text, decided(min(norms) > 5)
-        for key, of in cells.items():
-            late.setdefault(key, {})[env] = of[FAR, 0.0]["change"]
+    starts = {env: by_seed(f"landscapes/{env.lower()}_start") for env in PLACES[:2]}
+    late, halfway = (in_places("landscapes", [iteration]) for iteration in (300, 150))
     found = [
-        of_one_seed(
+        of_seeds(
             "early, surrogate and reward rise together",
             "“in the early stages of training, the optimization landscapes … are indeed approximately aligned” (CL "
             "sec. 2.3, Fig. 15 to 18), at iteration 0",
             "",
-            **aligned,
+            "both rise along {} steps",
+            both_rise,
+            starts,
         ),
-        of_one_seed(
+        of_seeds(
             "early, the step beats a random direction",
             "“the return increases significantly more quickly along the step direction than in the random direction” "
             "(BLOG), at iteration 0",
             "",
-            **faster,
+            "along {} steps",
+            beats_a_random_direction,
+            starts,
         ),
     ]
     misled = "“directions that increase the surrogate objective lead to a decrease of the true reward”"
-    for name, pairs, sign, short_name, words in (
+    for name, pairs, sign, short, words in (
         (
             "TRPO",
             FEW,
@@ -965,18 +1045,27 @@ def about_landscapes() -> list[Claim]:
         ),
         ("PPO-M", MANY, -1, "… and so does PPO-M's", "“(and PPO-M)” (TPG sec. 5.3, Fig. 21, 24), many pairs"),
     ):
-        cells = {env: (show_dict(x), judge_change(x, sign)) for env, x in late[name, pairs].items()}
-        found.append(of_one_seed(short_name, words, "10^6 pairs" if pairs == MANY else "", **cells))
-    found.append(
-        of_one_seed(
-            "a step is a tenth of the random direction",
-            "“typically an order of magnitude lower than the random direction” (CL Fig. 5): at least 5 times at "
-            "iteration 300",
-            "10 times",
-            **short,
-        )
+
+        def judge(env: str, of: OfSeed, which: tuple = (name, pairs, sign)) -> Judged:
+            return changes_reward(of, *which)
+
+        claim = of_seeds(short, words, "10^6 pairs" if pairs == MANY else "", "{}", judge, late)
+        for env, of in halfway.items():
+            if of:
+                claim.cells[env].text += "; at 150 " + ", ".join(judge(env, x)[0][0] for x in of)
+        found.append(claim)
+    tenth = of_seeds(
+        "a step is a tenth of the random direction",
+        "“typically an order of magnitude lower than the random direction” (CL Fig. 5): at least 5 times at "
+        "iteration 300",
+        "10 times",
+        "{} times shorter at iteration 300",
+        is_a_tenth,
+        late,
     )
-    return found
+    for env, of in starts.items():
+        tenth.cells[env].text += f", {', '.join(span(shorter(x)) for x in of)} times at 0"
+    return correct([*found, tenth])
 
 
 # Five algorithms -----------------------------------------------------------------------------------------------------
