@@ -591,6 +591,27 @@ def test_rules_of_the_verdicts():
     assert [x.alone for x in cells] == [True, False, True, True]  # 0.02 is above 0.05 / 3
 
 
+@pytest.mark.parametrize(
+    "found, verdict",
+    [
+        ([0.9, 1.0, 1.1], claims.HOLDS),  # sizes, by Student's t over the seeds
+        ([-0.9, -1.0, -1.1], claims.NOT),
+        ([0.1, 0.2, 3.0], claims.UNCLEAR),
+        ([0.1], claims.HOLDS),
+        ([True, True, True], claims.HOLDS),  # what is so or is not so in each seed
+        ([True, False, True], claims.UNCLEAR),
+        ([claims.NOT, claims.NOT], claims.NOT),
+        ([claims.NOT, claims.UNCLEAR], claims.UNCLEAR),
+    ],
+)
+def test_verdicts_over_seeds(found, verdict):
+    claim = claims.of_seeds("", "", "", "{} of {}", lambda env, x: ((str(x), env), x), dict(Hopper=found))
+    assert claim.cells["Hopper"].verdict == verdict and claim.cells["Hopper"].seeds == len(found)
+    assert claim.cells["Hopper"].text.startswith(", ".join(map(str, found)))
+    if isinstance(found[0], float) and len(found) > 1:
+        assert claim.cells["Hopper"].p == pytest.approx(stats.ttest_1samp(found, 0).pvalue)
+
+
 def test_a_wrong_verdict_is_found(monkeypatch):
     """If the numbers were others, the page's tables would not be theirs."""
     changed = claims.finals("Hopper") | {"PPO": claims.finals("Hopper")["PPO"] - 500}
