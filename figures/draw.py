@@ -29,7 +29,8 @@ from scipy import stats
 
 sys.path.append(str(Path(__file__).parent.parent / "diagnostics"))
 
-from common import figures
+import rewards
+from common import figures, intervals
 
 HERE = Path(__file__).parent
 WIDTH, SMALL = 9, 9  # the width of a figure in inches, and its smallest font in points
@@ -278,6 +279,31 @@ def draw_algorithms() -> Figure:
     return figure
 
 
+# What each of the nine is worth ---------------------------------------------------------------------------------------
+
+
+def draw_paired() -> Figure:
+    """Draws what each of the nine optimizations is worth, in each environment over all its seeds. Hopper's were trained
+    in two batches, and each batch has its file."""
+    panels = {}
+    for names in (("hopper", "hopper_new"), ("walker2d",)):
+        batches = [read(f"leave-one-out/{name}")["paired"] for name in names]
+        cells = [pool(same) for same in zip(*batches, strict=True)]
+        panels[f"{cells[0]['env_id']}, {len(cells[0]['seeds'])} seeds"] = cells
+    figure = rewards.draw_differences([panels], "final reward with it minus without it")
+    of_label = {label: line for axis in figure.axes for line, label in zip(*axis.get_legend_handles_labels())}
+    draw_legend(figure, list(of_label.values()), len(of_label))
+    return figure
+
+
+def pool(batches: tuple[dict[str, Any], ...]) -> dict[str, Any]:
+    """Returns one cell for the same difference in several batches of seeds. Their arguments are those of the last one:
+    Hopper's first batch was trained when one argument clipped both networks' gradients."""
+    [_] = {(x["switched"][0], len(x["switched"]) > 2, bool(x["others_on"])) for x in batches}
+    seeds, differences = ([y for x in batches for y in x[key]] for key in ("seeds", "differences"))
+    return batches[-1] | dict(seeds=seeds, differences=differences, mean=intervals.mean_of(np.array(differences)))
+
+
 # Stable-Baselines3's PPO beside ours ----------------------------------------------------------------------------------
 
 SB3 = {  # the columns: title, and the number of a cell; in both programs a rollout has BATCH pairs
@@ -336,6 +362,7 @@ PICTURES: dict[str, Callable[[], Figure]] = {
     "guide/collapse": draw_collapse,
     "guide/evaluate": draw_evaluate,
     "guide/rewards_kl": draw_kl,
+    "leave-one-out/paired": draw_paired,
     "noise/hopper": partial(draw_noise, "hopper"),
     "noise/walker2d": partial(draw_noise, "walker2d"),
     "sb3/sb3": draw_sb3,
