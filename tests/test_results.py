@@ -110,6 +110,9 @@ def leave_one_out():
     first, new = (claims.worth_of_each(x) for x in ("hopper", "hopper_new"))
     for key in suggested:  # "each of the first intervals lay on one side of 0"
         assert np.prod(intervals.t_interval(first[key])) > 0 > np.prod(intervals.t_interval(new[key]))
+    left = [key for key in suggested if np.prod(worth["Hopper", *key]["interval"]) > 0]  # "two intervals still do"
+    assert left == [("value_clip", False), ("grad_clip", True)] and all(worth["Hopper", *x]["mean"] < 0 for x in left)
+    assert all(stats.ttest_1samp(worth["Hopper", *x]["by_seed"], 0).pvalue > ps[significant - 1] for x in left)
     clipped = [worth["Walker2d", *x]["by_seed"] for x in (("reward_clip", False), ("obs_clip", True))]
     [reward], changes = ([plain(x) for x in y[y != 0]] for y in clipped)  # "in one run of 5", "in three"
     yield f"its final reward is {reward} higher"
