@@ -414,13 +414,15 @@ def lead(name: str) -> Estimate:
     return Estimate(best, (1, -1))
 
 
+def case(cell: dict[str, Any]) -> tuple[str, bool]:
+    """Returns which of the nine is switched, or "all", and whether the others are on."""
+    return cell["switched"][0] if len(cell["switched"]) < 3 else "all", bool(cell["others_on"])
+
+
 def worth_of_each(batch: str) -> dict[tuple[str, bool], np.ndarray]:
     """Returns the final reward with one of the nine, or with all, minus that without [seeds], by its name and by
     whether the others are on."""
-    return {
-        (x["switched"][0] if len(x["switched"]) < 3 else "all", bool(x["others_on"])): np.array(x["differences"])
-        for x in measured(f"leave-one-out/{batch}")["paired"]
-    }
+    return {case(x): np.array(x["differences"]) for x in measured(f"leave-one-out/{batch}")["paired"]}
 
 
 def about_one_by_one() -> list[Claim]:
@@ -583,6 +585,7 @@ def of_seeds(
 def in_places(
     folder: str, iterations: Container[int] = EVERY, places: Iterable[str] = PLACES
 ) -> dict[str, list[OfSeed]]:
+    """Returns by environment what `by_seed` finds in a folder."""
     return {env: by_seed(f"{folder}/{env.lower()}", iterations) for env in places}
 
 
@@ -741,6 +744,11 @@ def means(cosines: list[dict[str, Any]], digits: int = 2) -> str:
     return span((x["mean"] for x in cosines), digits)
 
 
+def gradients() -> dict[str, list[OfSeed]]:
+    """Returns what was measured of gradients with the same pairs in all environments."""
+    return in_places("noise", FOUR_CHECKPOINTS, PLACES[:2]) | in_places("gradient", places=PLACES[2:])
+
+
 def hardly_agree(env: str, of: OfSeed) -> Judged:
     early, late = cosines(of, "variance")
     average = float(np.mean([x["mean"] for x in late]))  # each is too uncertain for the largest to say anything
@@ -766,7 +774,6 @@ def noise_grows(env: str, of: OfSeed) -> Judged:
 
 
 def about_gradients() -> list[Claim]:
-    measured_at = in_places("noise", FOUR_CHECKPOINTS, PLACES[:2]) | in_places("gradient", places=PLACES[2:])
     rows = [
         (
             "a batch's gradients hardly agree",
@@ -808,7 +815,7 @@ def about_gradients() -> list[Claim]:
     first_steps, later_steps = ([x["cosine"] for x in steps if (x["iteration"] > 0) == y] for y in (False, True))
     above = sum(x["interval"][0] > 0 for x in later_steps)
     found = [
-        *(of_seeds(*row, measured_at) for row in rows),
+        *(of_seeds(*row, gradients()) for row in rows),
         of_one_seed(
             "noise grows with task complexity",
             "“… and task complexity” (CL sec. 1): Humanoid's noise scale is above Walker2d's",
@@ -1047,14 +1054,14 @@ def is_a_tenth(env: str, of: OfSeed) -> Judged:
     return (span(shorter(of)),), over(min(shorter(of)), 5)
 
 
-def changes_reward(of: OfSeed, name: str, pairs: int, sign: int) -> Judged:
+def changes_reward(env: str, of: OfSeed, name: str, pairs: int, sign: int) -> Judged:
     change = steps_of(of)[name, pairs][FAR, 0.0]["change"]
     return (show_dict(change),), judge_change(change, sign)
 
 
 def about_landscapes() -> list[Claim]:
     starts = {env: by_seed(f"landscapes/{env.lower()}_start") for env in PLACES[:2]}
-    late, halfway = (in_places("landscapes", [iteration]) for iteration in (300, 150))
+    late = in_places("landscapes", [300])
     found = [
         of_seeds(
             "early, surrogate and reward rise together",
@@ -1108,15 +1115,8 @@ def about_landscapes() -> list[Claim]:
         ),
         ("PPO-M", MANY, -1, "… and so does PPO-M's", "“(and PPO-M)” (TPG sec. 5.3, Fig. 21, 24), many pairs"),
     ):
-
-        def judge(env: str, of: OfSeed, which: tuple = (name, pairs, sign)) -> Judged:
-            return changes_reward(of, *which)
-
-        claim = of_seeds(short, words, "10^6 pairs" if pairs == MANY else "", "{}", judge, late)
-        for env, of in halfway.items():
-            if of:
-                claim.cells[env].text += "; at 150 " + ", ".join(judge(env, x)[0][0] for x in of)
-        found.append(claim)
+        judge = functools.partial(changes_reward, name=name, pairs=pairs, sign=sign)
+        found.append(of_seeds(short, words, "10^6 pairs" if pairs == MANY else "", "{}", judge, late))
     tenth = of_seeds(
         "a step is a tenth of the random direction",
         "“typically an order of magnitude lower than the random direction” (CL Fig. 5): at least 5 times at "
