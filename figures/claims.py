@@ -529,7 +529,8 @@ def agent(cell: dict[str, Any]) -> str:
     """Returns which of CL's PPO and TRPO and IM's PPO-M made the run."""
     if cell["algo"] == "trpo_plus":
         return "TRPO"
-    return "PPO" if "policy-lr" in cell["run"] else "PPO-M"
+    # The folder of one PPO-M spells its arguments out, and that of another has a hash instead.
+    return "PPO" if "policy-lr" in cell["run"] and "no-reward-scale" not in cell["run"] else "PPO-M"
 
 
 EVERY = range(1_000_000)  # iterations
@@ -559,6 +560,12 @@ def by_seed(path: str, iterations: Container[int] = EVERY) -> list[OfSeed]:
 Judged = tuple[tuple[str, ...], bool | float | str]
 
 
+def in_turn(texts: tuple[str, ...]) -> str:
+    """Writes one text after the other, and their ends once where all end alike: 18, 20, 19 of 20."""
+    starts, _, ends = zip(*(x.partition(" of ") for x in texts))
+    return ", ".join(starts) + f" of {ends[0]}" if len(set(ends)) == 1 and ends[0] else ", ".join(texts)
+
+
 def of_seeds(
     short: str,
     words: str,
@@ -573,7 +580,7 @@ def of_seeds(
     claim = Claim(short, words, paper)
     for env, of in seeds.items():
         numbers, found = zip(*(judge(env, x) for x in of))
-        text = form.format(*(", ".join(x) for x in zip(*numbers)))
+        text = form.format(*map(in_turn, zip(*numbers)))
         if isinstance(found[0], float) and len(found) > 1:
             claim.cells[env] = tested(text, judge_sign(Estimate([np.array(found)], (1,))), len(found))
         else:
@@ -1061,7 +1068,7 @@ def changes_reward(env: str, of: OfSeed, name: str, pairs: int, sign: int) -> Ju
 
 def about_landscapes() -> list[Claim]:
     starts = {env: by_seed(f"landscapes/{env.lower()}_start") for env in PLACES[:2]}
-    late = in_places("landscapes", [300])
+    late, halfway = in_places("landscapes", [300]), in_places("landscapes", [150], PLACES[:2])
     found = [
         of_seeds(
             "early, surrogate and reward rise together",
@@ -1116,7 +1123,13 @@ def about_landscapes() -> list[Claim]:
         ("PPO-M", MANY, -1, "… and so does PPO-M's", "“(and PPO-M)” (TPG sec. 5.3, Fig. 21, 24), many pairs"),
     ):
         judge = functools.partial(changes_reward, name=name, pairs=pairs, sign=sign)
-        found.append(of_seeds(short, words, "10^6 pairs" if pairs == MANY else "", "{}", judge, late))
+        claim = of_seeds(short, words, "10^6 pairs" if pairs == MANY else "", "{}", judge, late)
+        for env, of in halfway.items():
+            found_there = [judge(env, x)[1] for x in of]
+            so, opposite = (sum(x == verdict for x in found_there) for verdict in (HOLDS, NOT))
+            fall, rise = (so, opposite) if sign < 0 else (opposite, so)
+            claim.cells[env].text += f"; at 150 it falls in {fall} of {len(of)}, rises in {rise}"
+        found.append(claim)
     tenth = of_seeds(
         "a step is a tenth of the random direction",
         "“typically an order of magnitude lower than the random direction” (CL Fig. 5): at least 5 times at "
@@ -1360,7 +1373,7 @@ def all_claims() -> dict[str, list[Claim]]:
 
 
 def name_verdict(cell: Cell) -> str:
-    few = {1: " (1 seed)", 2: " (2 seeds)"}.get(cell.seeds, "")
+    few = f" ({cell.seeds} seed{'s' * (cell.seeds > 1)})" if cell.seeds < 4 else ""
     return f"{cell.verdict}{' alone, not after Holm' * cell.alone}{few}"
 
 

@@ -29,6 +29,7 @@ from scipy import stats
 
 sys.path.append(str(Path(__file__).parent.parent / "diagnostics"))
 
+import claims
 import rewards
 from common import figures, intervals
 
@@ -201,20 +202,14 @@ def draw_collapse() -> Figure:
 # The noise scale through training -------------------------------------------------------------------------------------
 
 
-def name_of(cell: dict[str, Any]) -> str:
-    """Returns the name of the agent that a cell of noise/ is about. PPO and PPO-M are runs of one script, and only the
-    folders of PPO's spell out a learning rate."""
-    return "TRPO" if cell["algo"] == "trpo_plus" else "PPO" if "policy-lr" in cell["run"] else "PPO-M"
-
-
 def draw_noise(env: str) -> Figure:
-    """Draws the training batch divided by the noise scale B, through training, of one seed each. It is proportional to
+    """Draws the training batch divided by the noise scale B, through training, of seed 1. It is proportional to
     1 / B, whose interval always has two ends: where B may have any size, that of 1 / B reaches down to 0. Estimates of
     1 / B below 0 are drawn at 0."""
     figure, [[axis]] = figures.new_figure(1, 1, (WIDTH, 4.4))
-    cells, looks = read(f"noise/{env}"), styles({"PPO": "ppo", "PPO-M": "ppo", "TRPO": "trpo_plus"})
+    [cells, *_], looks = claims.by_seed(f"noise/{env}"), styles({"PPO": "ppo", "PPO-M": "ppo", "TRPO": "trpo_plus"})
     for k, (name, style) in enumerate(looks.items()):
-        own = [cell for cell in cells if name_of(cell) == name]
+        own = cells[name]
         scales = [cell["noise_scale"]["value network"] for cell in own]
         ends = BATCH * np.array([scale["inverse_interval"] for scale in scales]).clip(min=0)
         y = BATCH * np.array([scale["grad_sq"] / scale["trace"] for scale in scales]).clip(min=0)
@@ -227,7 +222,7 @@ def draw_noise(env: str) -> Figure:
         axis.plot(x[reaches_0], y[reaches_0], **style | hollow)
     axis.axhline(1, color="black", linestyle="--", linewidth=1)
     axis.text(462, 1.1, "batch = noise scale", ha="right", va="bottom", fontsize=SMALL)
-    axis.set(title=cells[0]["run"].split("__")[0], xlabel="iteration", xlim=(-14, 466))
+    axis.set(title=cells["PPO"][0]["run"].split("__")[0], xlabel="iteration", xlim=(-14, 466))
     axis.set_ylabel(f"training batch / noise scale\n({BATCH:,} pairs / noise scale)")
     label_both_sides(axis)
     empty = Line2D([], [], marker="o", color="0.4", markerfacecolor="white", linestyle="", label="interval reaches 0")
