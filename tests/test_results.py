@@ -345,7 +345,7 @@ def gradient():
     assert {x["true_pairs"] for x in measured("gradient/walker2d")} == {450_000} and so == claims.HOLDS
     found = [claims.point_to_the_truth(env, of)[0][0] for env in PLACES[:2] for of in claims.gradients()[env]]
     told, checkpoints = np.sum([list(map(int, x.split(" of "))) for x in found], axis=0)
-    yield f"be told at only {told} of the {checkpoints} of three seeds"
+    yield f"be told at only {told} of {checkpoints} checkpoints of three seeds"
 
 
 def noise():
