@@ -142,7 +142,7 @@ def train(args: Args) -> None:
 
 
 def planned_steps(args: Args) -> int:
-    """Environment steps of a run: total_timesteps, rounded down to a multiple of num_envs * num_steps."""
+    """Environment steps after which a run ends: total_timesteps, rounded down to a multiple of num_envs * num_steps."""
     return args.total_timesteps - args.total_timesteps % (args.num_envs * args.num_steps)
 
 
@@ -312,7 +312,7 @@ def objective(args: Args, policy: Callable, batch: dict[str, Tensor]) -> Tensor:
     pi = policy(batch["obs"])
     ratios = torch.exp(pi.log_prob(batch["actions"]) - batch["old_log_probs"])
     # Advantages are normalized over the minibatch, as in baselines and in all of IM's variants, though not in Schulman
-    # et al. That centers them, and it fixes their weight relative to the entropy bonus and to max_grad_norm.
+    # et al. That centers them, and it fixes their weight relative to the entropy bonus.
     advantages = (batch["advantages"] - batch["advantages"].mean()) / (batch["advantages"].std() + 1e-8)
     # A ratio that has moved beyond the band in the direction that pays gets no gradient; one that moved the wrong way
     # is still pulled back.
@@ -343,7 +343,8 @@ def fit(
 
     Returns the mean loss, the mean norm of the gradients before clipping, and the fraction of them that was clipped."""
     network, adam, batch_size = getattr(state, name), getattr(state, f"{name}_adam"), len(batch["obs"])
-    # Every epoch shuffles the batch and divides it into minibatches of row numbers. It drops the remainder.
+    # Every epoch shuffles the batch and divides it into minibatches of row numbers. It drops the
+    # remainder, which only REINFORCE's batches and those of the diagnostics have.
     size = batch_size // args.num_minibatches
     shuffled = [state.rng.permutation(batch_size)[: args.num_minibatches * size] for _ in range(epochs)]
     minibatches = torch.from_numpy(np.concatenate(shuffled).reshape(epochs * args.num_minibatches, size))
@@ -362,7 +363,7 @@ def fit(
         minibatch = {key: x[rows] for key, x in batch.items()}
         gradient, minibatch_loss = grad_and_value(loss_of)(parameters, minibatch)
         norm = gradient.norm()
-        gradient = gradient * (max_norm / (norm + 1e-6)).clamp(max=1)  # (9); an infinite max_norm clips nothing
+        gradient = gradient * (max_norm / (norm + 1e-6)).clamp(max=1)  # (9) of IM's nine; not if max_norm is infinite
         m, v, t = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2, t + 1
         m_sum, v_sum = 1 - torch.exp(t * math.log(0.9)), 1 - torch.exp(t * math.log(0.999))
         parameters = parameters - lr * (m / m_sum) / ((v / v_sum).sqrt() + 1e-5)
@@ -681,7 +682,7 @@ def main(argv: list[str] | None = None) -> None:
     batch_size = args.num_envs * args.num_steps
     if args.total_timesteps < batch_size:
         stop(f"--total-timesteps {args.total_timesteps}: less than one iteration, num_envs * num_steps = {batch_size}")
-    if batch_size % args.num_minibatches or batch_size < 2 * args.num_minibatches:  # one has no standard deviation
+    if batch_size % args.num_minibatches or batch_size < 2 * args.num_minibatches:  # one pair has no std and no half
         text = f"num_envs * num_steps = {batch_size} must divide evenly into minibatches of 2 or more"
         stop(f"--num-minibatches {args.num_minibatches}: {text}")
     torch.set_num_threads(1)  # the networks are too small for more: many runs are many processes, one a core

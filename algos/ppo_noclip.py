@@ -23,8 +23,8 @@ where it acts. Is it the clipping that makes PPO work (IM, section 5)?
     diff algos/ppo.py algos/ppo_noclip.py                       # what is missing
 
 The same command again continues an interrupted run from its newest checkpoint, to the same bits. The defaults are those
-of ppo.py except for policy_lr. IM's settings differ from one environment to the next, and diagnostics/experiments.py
-has them; IM's table prints observation clips of 2.5 and 30, but its numbers come from runs with 10 and with none. "The
+of ppo.py except for policy_lr. IM's settings differ from one environment to the next, and diagnostics/papers.py has
+them; IM's table prints observation clips of 2.5 and 30, but its numbers come from runs with 10 and with none. "The
 released code" is MadryLab/implementation-matters, commit 1b8af2d (April 2020), to which the published paper links.
 """
 
@@ -98,7 +98,8 @@ class Args:
     num_minibatches: int = 32  # minibatches that an epoch divides the batch into
     policy_epochs: int = 10  # passes of the policy update over the batch
     value_epochs: int = 10  # passes of the value update over the batch
-    # IM's for Hopper. Without the ratio's clipping, only this, (4) and (9) limit a step.
+    # IM's for Hopper. Without the ratio's clipping, only this, (4) and the number of minibatches limit how far the
+    # policy goes in an iteration. (9) hardly does, because Adam divides by the gradient's size.
     policy_lr: float = 6e-5  # Adam learning rate of the policy
     value_lr: float = 2.5e-4  # Adam learning rate of the value network
     gamma: float = 0.99  # discount factor
@@ -162,7 +163,7 @@ def train(args: Args) -> None:
 
 
 def planned_steps(args: Args) -> int:
-    """Environment steps of a run: total_timesteps, rounded down to a multiple of num_envs * num_steps."""
+    """Environment steps after which a run ends: total_timesteps, rounded down to a multiple of num_envs * num_steps."""
     return args.total_timesteps - args.total_timesteps % (args.num_envs * args.num_steps)
 
 
@@ -395,7 +396,8 @@ def fit(
 
     Returns the mean loss, the mean norm of the gradients before clipping, and the fraction of them that was clipped."""
     network, adam, batch_size = getattr(state, name), getattr(state, f"{name}_adam"), len(batch["obs"])
-    # Every epoch shuffles the batch and divides it into minibatches of row numbers. It drops the remainder.
+    # Every epoch shuffles the batch and divides it into minibatches of row numbers. It drops the
+    # remainder, which only REINFORCE's batches and those of the diagnostics have.
     size = batch_size // args.num_minibatches
     shuffled = [state.rng.permutation(batch_size)[: args.num_minibatches * size] for _ in range(epochs)]
     minibatches = torch.from_numpy(np.concatenate(shuffled).reshape(epochs * args.num_minibatches, size))
@@ -414,7 +416,7 @@ def fit(
         minibatch = {key: x[rows] for key, x in batch.items()}
         gradient, minibatch_loss = grad_and_value(loss_of)(parameters, minibatch)
         norm = gradient.norm()
-        gradient = gradient * (max_norm / (norm + 1e-6)).clamp(max=1)  # (9); an infinite max_norm clips nothing
+        gradient = gradient * (max_norm / (norm + 1e-6)).clamp(max=1)  # (9) of IM's nine; not if max_norm is infinite
         m, v, t = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2, t + 1
         m_sum, v_sum = 1 - torch.exp(t * math.log(0.9)), 1 - torch.exp(t * math.log(0.999))
         parameters = parameters - lr * (m / m_sum) / ((v / v_sum).sqrt() + 1e-5)
@@ -770,7 +772,7 @@ def main(argv: list[str] | None = None) -> None:
     batch_size = args.num_envs * args.num_steps
     if args.total_timesteps < batch_size:
         stop(f"--total-timesteps {args.total_timesteps}: less than one iteration, num_envs * num_steps = {batch_size}")
-    if batch_size % args.num_minibatches or batch_size < 2 * args.num_minibatches:  # one has no standard deviation
+    if batch_size % args.num_minibatches or batch_size < 2 * args.num_minibatches:  # one pair has no std and no half
         text = f"num_envs * num_steps = {batch_size} must divide evenly into minibatches of 2 or more"
         stop(f"--num-minibatches {args.num_minibatches}: {text}")
     torch.set_num_threads(1)  # the networks are too small for more: many runs are many processes, one a core

@@ -68,7 +68,7 @@ from tqdm import tqdm
 @dataclass(frozen=True)
 class Args:
     env_id: str = "Hopper-v5"  # any with flat Box observations and actions; module:Env-v0 imports your module
-    total_timesteps: int = 1_000_000  # environment steps in all; the last episodes are completed
+    total_timesteps: int = 1_000_000  # environment steps, rounded down to whole iterations; episodes are completed
     seed: int = 1  # seed of all random numbers
 
     # Of the nine optimizations, in IM's order, those that need no critic.
@@ -150,7 +150,7 @@ def train(args: Args) -> None:
 
 
 def planned_steps(args: Args) -> int:
-    """Environment steps of a run: total_timesteps, rounded down to a multiple of num_envs * num_steps."""
+    """Environment steps after which a run ends: total_timesteps, rounded down to a multiple of num_envs * num_steps."""
     return args.total_timesteps - args.total_timesteps % (args.num_envs * args.num_steps)
 
 
@@ -170,9 +170,9 @@ def rollout(args: Args, state: State) -> dict[str, Any]:
     returns where no episode ends.
 
     Returns arrays over all B >= num_envs * num_steps pairs, actor after actor: obs [B, obs] as the network sees them,
-    actions [B, action] as drawn, rewards [B] scaled and clipped, ends [B] of episodes, terminations [B] that are not
-    time limits, which only diagnostics read; and episodes, the raw return and length of each."""
-    obs, actions, rewards, terminations, ends, episodes = [], [], [], [], [], []
+    actions [B, action] as drawn, rewards [B] scaled and clipped, ends [B] of episodes; and episodes, the raw return and
+    length of each."""
+    obs, actions, rewards, ends, episodes = [], [], [], [], []
     policy_mean = numpy_forward(state.policy.mean)
     std = state.policy.log_std.detach().exp().numpy()
     # The actors take turns, one whole segment each: on one core, stepping them side by side would gain nothing.
@@ -195,7 +195,6 @@ def rollout(args: Args, state: State) -> dict[str, Any]:
             rewards.append(scale_reward(args, state.reward_stats, actor, float(reward)))
             actor.episode_return += float(reward)
             actor.episode_length += 1
-            terminations.append(terminated)
             ends.append(terminated or truncated)
             if terminated or truncated:
                 episodes.append((actor.episode_return, actor.episode_length))
@@ -204,10 +203,9 @@ def rollout(args: Args, state: State) -> dict[str, Any]:
                 # R of (2) restarts with the episode, as in the released code; IM's Algorithm 1 lets it go on.
                 actor.episode_return, actor.episode_length, actor.past_rewards = 0.0, 0, 0.0
 
+    arrays = dict(obs=np.array(obs), actions=np.array(actions), rewards=np.array(rewards))
     # bool, because an environment may return 0 and 1, which would pick rows 0 and 1 where a mask is meant.
-    masks = dict(terminations=np.array(terminations, dtype=bool), ends=np.array(ends, dtype=bool))
-    arrays = dict(obs=obs, actions=actions, rewards=rewards)
-    return {name: np.array(x) for name, x in arrays.items()} | masks | dict(episodes=episodes)
+    return arrays | dict(ends=np.array(ends, dtype=bool), episodes=episodes)
 
 
 def numpy_forward(network: nn.Sequential) -> Callable[[np.ndarray], np.ndarray]:
@@ -271,8 +269,8 @@ def scale_reward(args: Args, stats: RunningStats, actor: Actor, reward: float) -
 @torch.no_grad()
 def estimate_advantages(args: Args, state: State, experience: dict[str, Any]) -> dict[str, Tensor]:
     """A rollout -> the batch that `objective` and `update` take, tensors over its B pairs: obs [B, obs], actions
-    [B, action]; of the policy that acted old_means, old_stds [B, action] and old_log_probs [B]; value_targets [B], the
-    discounted returns of the rest of the episode; advantages [B], the same minus the baseline."""
+    [B, action]; of the policy that acted old_means, old_stds [B, action] and old_log_probs [B]; advantages [B], the
+    discounted returns of the rest of the episode minus the baseline."""
     obs, actions = torch.from_numpy(experience["obs"]), torch.from_numpy(experience["actions"])
     old_policy = state.policy(obs)
     # A time limit ends an episode here, because there is no value network that could tell what would have followed.
@@ -281,7 +279,7 @@ def estimate_advantages(args: Args, state: State, experience: dict[str, Any]) ->
     returns = torch.from_numpy(discounted_sums(experience["rewards"], experience["ends"], args.gamma)).float()
     advantages = returns - returns.mean() if args.baseline == "mean" else returns
 
-    batch = dict(obs=obs, actions=actions, advantages=advantages, value_targets=returns)
+    batch = dict(obs=obs, actions=actions, advantages=advantages)
     batch |= dict(old_means=old_policy.mean, old_stds=old_policy.stddev)
     batch |= dict(old_log_probs=old_policy.log_prob(actions))
     if args.bound_action == "tanh":
@@ -349,7 +347,8 @@ def fit(
 
     Returns the mean loss, the mean norm of the gradients before clipping, and the fraction of them that was clipped."""
     network, adam, batch_size = getattr(state, name), getattr(state, f"{name}_adam"), len(batch["obs"])
-    # Every epoch shuffles the batch and divides it into minibatches of row numbers. It drops the remainder.
+    # Every epoch shuffles the batch and divides it into minibatches of row numbers. It drops the
+    # remainder, which only REINFORCE's batches and those of the diagnostics have.
     size = batch_size // args.num_minibatches
     shuffled = [state.rng.permutation(batch_size)[: args.num_minibatches * size] for _ in range(epochs)]
     minibatches = torch.from_numpy(np.concatenate(shuffled).reshape(epochs * args.num_minibatches, size))
@@ -368,7 +367,7 @@ def fit(
         minibatch = {key: x[rows] for key, x in batch.items()}
         gradient, minibatch_loss = grad_and_value(loss_of)(parameters, minibatch)
         norm = gradient.norm()
-        gradient = gradient * (max_norm / (norm + 1e-6)).clamp(max=1)  # (9); an infinite max_norm clips nothing
+        gradient = gradient * (max_norm / (norm + 1e-6)).clamp(max=1)  # (9) of IM's nine; not if max_norm is infinite
         m, v, t = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2, t + 1
         m_sum, v_sum = 1 - torch.exp(t * math.log(0.9)), 1 - torch.exp(t * math.log(0.999))
         parameters = parameters - lr * (m / m_sum) / ((v / v_sum).sqrt() + 1e-5)

@@ -78,7 +78,7 @@ class Args:
     seed: int = 1  # seed of all random numbers
 
     # The nine optimizations, in IM's order.
-    value_clip: bool = False  # (1) clip the change of the value prediction in the value loss
+    value_clip: bool = False  # (1) clip the change of the value prediction in the value loss; GUIDE has none
     value_clip_eps: float = 0.2  # (1) change of a value prediction beyond which its loss is clipped
     reward_scale: bool = True  # (2) divide rewards by a running standard deviation
     reward_scale_by: Literal["returns", "rewards"] = "returns"  # (2) by the std of discounted sums, or of the rewards
@@ -169,7 +169,7 @@ def train(args: Args) -> None:
 
 
 def planned_steps(args: Args) -> int:
-    """Environment steps of a run: total_timesteps, rounded down to a multiple of num_envs * num_steps."""
+    """Environment steps after which a run ends: total_timesteps, rounded down to a multiple of num_envs * num_steps."""
     return args.total_timesteps - args.total_timesteps % (args.num_envs * args.num_steps)
 
 
@@ -381,7 +381,8 @@ def fit(
 
     Returns the mean loss, the mean norm of the gradients before clipping, and the fraction of them that was clipped."""
     network, adam, batch_size = getattr(state, name), getattr(state, f"{name}_adam"), len(batch["obs"])
-    # Every epoch shuffles the batch and divides it into minibatches of row numbers. It drops the remainder.
+    # Every epoch shuffles the batch and divides it into minibatches of row numbers. It drops the
+    # remainder, which only REINFORCE's batches and those of the diagnostics have.
     size = batch_size // args.num_minibatches
     shuffled = [state.rng.permutation(batch_size)[: args.num_minibatches * size] for _ in range(epochs)]
     minibatches = torch.from_numpy(np.concatenate(shuffled).reshape(epochs * args.num_minibatches, size))
@@ -400,7 +401,7 @@ def fit(
         minibatch = {key: x[rows] for key, x in batch.items()}
         gradient, minibatch_loss = grad_and_value(loss_of)(parameters, minibatch)
         norm = gradient.norm()
-        gradient = gradient * (max_norm / (norm + 1e-6)).clamp(max=1)  # (9); an infinite max_norm clips nothing
+        gradient = gradient * (max_norm / (norm + 1e-6)).clamp(max=1)  # (9) of IM's nine; not if max_norm is infinite
         m, v, t = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2, t + 1
         m_sum, v_sum = 1 - torch.exp(t * math.log(0.9)), 1 - torch.exp(t * math.log(0.999))
         parameters = parameters - lr * (m / m_sum) / ((v / v_sum).sqrt() + 1e-5)
@@ -460,7 +461,7 @@ def fit_policy(args: Args, state: State, batch: dict[str, Tensor], lr: float, ma
         minibatch = {key: x[rows] for key, x in batch.items()}
         gradient, (minibatch_loss, kls) = grad_and_value(loss_of, has_aux=True)(parameters, multipliers, minibatch)
         norm = gradient.norm()
-        gradient = gradient * (max_norm / (norm + 1e-6)).clamp(max=1)  # (9); an infinite max_norm clips nothing
+        gradient = gradient * (max_norm / (norm + 1e-6)).clamp(max=1)  # (9) of IM's nine; not if max_norm is infinite
         # The KLs are constants here, as the multipliers are in the policy's loss.
         slope = grad(lambda x: multiplier_loss(args, x, minibatch["advantages"], *kls))(multipliers)
         gradient = torch.cat([gradient, slope])
@@ -497,7 +498,7 @@ def weighted_loss(
     pi = policy(batch["obs"])
     rows = best_half(batch["advantages"])
     psi = torch.softmax(batch["advantages"][rows] / temperature, 0)
-    # A sum, as in eq. 20: the weights add up to 1 already, so that Algorithm 8's further 1 / |D| has no place.
+    # A sum, as in eq. 20: the weights add up to 1 already, so that Algorithm 8's further 1 / |D~| has no place.
     likelihood = (psi * pi.log_prob(batch["actions"])[rows]).sum()
     # GUIDE's code takes the KL from the current policy instead, which has no gradient.
     kl_mean, kl_std = (x.mean() for x in decoupled_kl(gaussian(batch["old_means"], batch["old_stds"]), pi))
@@ -506,8 +507,8 @@ def weighted_loss(
 
 
 def best_half(advantages: Tensor) -> Tensor:
-    """Row numbers [B // 2] of the half of the minibatch with the largest advantages [B]. These are not normalized,
-    because the temperature finds their scale."""
+    """Row numbers [B // 2] of the half of the minibatch with the largest advantages [B]. Algorithm 8 takes that of the
+    batch, but has no minibatches. Advantages are not normalized, because the temperature finds their scale."""
     return advantages.topk(len(advantages) // 2, sorted=False).indices
 
 
@@ -866,7 +867,7 @@ def main(argv: list[str] | None = None) -> None:
     batch_size = args.num_envs * args.num_steps
     if args.total_timesteps < batch_size:
         stop(f"--total-timesteps {args.total_timesteps}: less than one iteration, num_envs * num_steps = {batch_size}")
-    if batch_size % args.num_minibatches or batch_size < 2 * args.num_minibatches:  # one has no standard deviation
+    if batch_size % args.num_minibatches or batch_size < 2 * args.num_minibatches:  # one pair has no std and no half
         text = f"num_envs * num_steps = {batch_size} must divide evenly into minibatches of 2 or more"
         stop(f"--num-minibatches {args.num_minibatches}: {text}")
     torch.set_num_threads(1)  # the networks are too small for more: many runs are many processes, one a core

@@ -337,7 +337,7 @@ def test_reinforce_has_the_score_function_gradient(baseline):
     rng = np.random.default_rng(0)
     obs, actions = rng.normal(size=(5, 11)).astype(np.float32), rng.normal(size=(5, 3)).astype(np.float32)
     experience = dict(obs=obs, actions=actions, rewards=np.array([1.0, 2.0, 3.0, 4.0, 5.0]))
-    experience |= dict(terminations=np.array([0, 1, 0, 0, 0], bool), ends=np.array([0, 1, 0, 0, 1], bool))
+    experience["ends"] = np.array([0, 1, 0, 0, 1], bool)
     batch = script.estimate_advantages(args, state, experience)
     returns = torch.tensor([1 + 0.5 * 2, 2, 3 + 0.5 * 4 + 0.25 * 5, 4 + 0.5 * 5, 5.0])
     weights = returns - returns.mean() if baseline == "mean" else returns
@@ -360,7 +360,7 @@ def test_reinforce_collects_whole_episodes():
     for _ in range(2):
         experience = script.rollout(args, state)
         assert experience["ends"].tolist() == [False, False, False, False, True] * 6
-        assert experience["episodes"] == [(15.0, 5)] * 6 and not experience["terminations"].any()
+        assert experience["episodes"] == [(15.0, 5)] * 6
         assert [actor.episode_length for actor in state.actors] == [0, 0]
 
 
