@@ -113,7 +113,7 @@ class Args:
     bootstrap_truncation: bool = True  # take V for what a time limit cuts off; off: treat it as a terminal state
     bound_action: Literal["no", "clip", "tanh"] = "no"  # give the environment the action as drawn, clipped or squashed
 
-    compile: bool = True  # compile the updates: 5 to 25 seconds once, then they are 15 times faster
+    compile: bool = True  # compile the updates: 5 to 25 seconds once, then they are 10 times faster
     runs_dir: str = "runs"  # folder of all runs
     run_name: str = ""  # folder of this run inside runs_dir; default: environment, algorithm, non-default flags, seed
     checkpoint_every: int = 200  # iterations between checkpoints; after each, all environments begin a new episode
