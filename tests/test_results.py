@@ -572,7 +572,7 @@ def surrogate():
     yield f"lowers the reward in {falls} of {len(steps)} runs, as CL says"
     yield f"falls, as it does in {falls} of {len(steps)} runs on Walker2d and Hopper"
     assert ppo[0] == 1 and ppo_m[1] == 0  # "and rises in another", "lowers it in none"
-    yield f"Here it falls in {ppo[1]} of {len(steps)} runs"
+    yield f"it falls in {ppo[1]} of {len(steps)} runs"
     yield f"step raises the reward in {trpo[0]} of {len(steps)} runs and lowers it in {trpo[1]}, PPO's raises it"
     yield f"in {ppo[0]} and lowers it in {ppo[1]}, and PPO-M's raises it in {ppo_m[0]} and lowers it in none"
     signs = [np.sign(x["PPO", claims.MANY][claims.FAR, 0.0]["change"]["interval"]).sum() for x in steps]
