@@ -400,8 +400,8 @@ def fit(
 
     Returns the mean loss, the mean norm of the gradients before clipping, and the fraction of them that was clipped."""
     network, adam, batch_size = getattr(state, name), getattr(state, f"{name}_adam"), len(batch["obs"])
-    # Every epoch shuffles the batch and divides it into minibatches of row numbers. It drops the
-    # remainder, which only REINFORCE's batches and those of the diagnostics have.
+    # Every epoch shuffles the batch and divides it into minibatches of row numbers. It drops the remainder, which only
+    # REINFORCE's batches and those of the diagnostics have.
     size = batch_size // args.num_minibatches
     shuffled = [state.rng.permutation(batch_size)[: args.num_minibatches * size] for _ in range(epochs)]
     minibatches = torch.from_numpy(np.concatenate(shuffled).reshape(epochs * args.num_minibatches, size))
@@ -420,7 +420,7 @@ def fit(
         minibatch = {key: x[rows] for key, x in batch.items()}
         gradient, minibatch_loss = grad_and_value(loss_of)(parameters, minibatch)
         norm = gradient.norm()
-        gradient = gradient * (max_norm / (norm + 1e-6)).clamp(max=1)  # (9) of IM's nine; not if max_norm is infinite
+        gradient = gradient * (max_norm / (norm + 1e-6)).clamp(max=1)  # IM's (9); an infinite max_norm clips nothing
         m, v, t = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2, t + 1
         m_sum, v_sum = 1 - torch.exp(t * math.log(0.9)), 1 - torch.exp(t * math.log(0.999))
         parameters = parameters - lr * (m / m_sum) / ((v / v_sum).sqrt() + 1e-5)

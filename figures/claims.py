@@ -932,18 +932,18 @@ def errors(of: OfSeed, key: str, number: str = "mean") -> list[float]:
 
 def fits_its_targets(env: str, of: OfSeed) -> Judged:
     found = errors(of, "heldout_gae")
-    return (span(found, 3),), -over(float(np.median(found)), 0.2)
+    return (span(found, 3),), -over(np.median(found), 0.2)
 
 
 def is_off_by_half(env: str, of: OfSeed) -> Judged:
     found, of_median_pair = (errors(of, "heldout_released", x) for x in ("mean", "median"))
     texts = span(found, 2), span(of_median_pair, 2), span(errors(of, "heldout_returns"), 2)
-    return texts, over(float(np.median(found)), 0.25)
+    return texts, over(np.median(found), 0.25)
 
 
 def is_small_on_training_pairs(env: str, of: OfSeed) -> Judged:
     found = errors(of, "train_released")
-    return (span(found, 2),), -over(float(np.median(found)), 0.1)
+    return (span(found, 2),), -over(np.median(found), 0.1)
 
 
 NO_BASELINE, RETURNS = "discounted returns (no baseline)", "returns - true value function"
@@ -1100,7 +1100,7 @@ def shorter(of: OfSeed) -> list[float]:
 
 
 def is_a_tenth(env: str, of: OfSeed) -> Judged:
-    middle = float(np.median(shorter(of)))
+    middle = np.median(shorter(of))
     return (f"{middle:.0f}", span(shorter(of))), over(middle, 5)
 
 
