@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 import torch
 from conftest import ALGOS, ROOT, assert_same, checkpoints, copied, flags_of, iterate, load, parameters, progress, start
+from torch import nn
 from torch.func import grad, hessian
 
 CONTRACT = "make_actors make_networks initial_state begin_episodes rollout estimate_advantages objective update".split()
 CONTRACT += ["value_loss", "load_checkpoint", "restore"]
 SHARED = {"make_actors", "begin_episodes", "load_checkpoint", "restore"}  # of the contract, the same everywhere
-DIFFERENT = {"Args", "State", "Actor", "main", "compiled_scan", *CONTRACT} - SHARED
+DIFFERENT = {"Args", "State", "Actor", "check_arguments", *CONTRACT} - SHARED
 # In how many versions: PPO-M and TRPO lack the nine, REINFORCE a critic, and V-MPO's batch holds more.
-VERSIONS = dict(Actor=2, main=2, compiled_scan=2, value_loss=2, make_networks=3, rollout=3, estimate_advantages=3)
+VERSIONS = dict(Actor=2, check_arguments=3, value_loss=2, make_networks=3, rollout=3, estimate_advantages=3)
 COMMON = "env_id total_timesteps seed num_envs num_steps num_minibatches gamma entropy_coef policy_hidden".split()
 COMMON += "compile runs_dir run_name checkpoint_every overwrite".split()
 ORDER = (
@@ -43,7 +44,7 @@ def definitions(path):
 
 
 def test_same_name_same_source():
-    first, found = {}, {path: definitions(path) for path in (ROOT / "algos").glob("*.py")}
+    first, found = {}, {algo: definitions(ROOT / "algos" / f"{algo}.py") for algo in ALGOS}
     for path, sources in found.items():
         for name, source in sources.items():
             if name not in DIFFERENT:
@@ -81,7 +82,7 @@ def test_a_function_stands_after_the_one_that_first_calls_it():
     for algo in ALGOS:
         algorithm = {}  # without the bookkeeping, where names are looked up
         for name, source in definitions(ROOT / "algos" / f"{algo}.py").items():
-            if name == "SCRIPT":
+            if name == "ALGO":
                 break
             algorithm[name] = set(re.findall(r"\w+", re.sub(r'""".*?"""', "", source, flags=re.DOTALL)))
         first = {"Args", "State", "Actor", "train", "objective"}  # stand where a reader wants them
@@ -121,6 +122,54 @@ def test_ppo_with_a_huge_band_is_ppo_noclip(runs):
     run("ppo_noclip", "a", **settings)
     run("ppo", "b", **settings, clip_eps=1e32)
     assert_same_run(runs, "a", "b")
+
+
+# What a reader changes in micro_ppo.py to switch off an optimization, by its flag.
+LINES = {
+    "value_clip": ("(clipped - targets[rows]) ** 2)", "(values - targets[rows]) ** 2)"),
+    "reward_scale": ("reward / (return_stats.std + 1e-8)", "reward"),
+    "anneal_lr": (" * (1 - iteration / NUM_ITERATIONS)", ""),
+    "reward_clip": ("min(max(reward, -10.0), 10.0)", "reward"),
+    "obs_norm": ("(raw_obs - obs_stats.mean) / (obs_stats.std + 1e-8)", "raw_obs"),
+    "obs_clip": ("obs.clip(-10, 10)", "obs"),
+    "grad_clip": ("nn.utils.clip_grad_norm_([*policy_mean.parameters(), log_std], MAX_GRAD_NORM)", ""),
+    "value_grad_clip": ("nn.utils.clip_grad_norm_(value.parameters(), MAX_GRAD_NORM)", ""),
+}
+
+
+OFF = ["", "value_clip anneal_lr obs_clip grad_clip", "reward_scale reward_clip obs_norm value_grad_clip"]
+
+
+@pytest.mark.parametrize("off", OFF)
+@pytest.mark.parametrize("env_id", ["Hopper-v5", "Pendulum-v1"])
+def test_micro_ppo_is_ppo(env_id, off):
+    """After 3 iterations, within 1e-5 of the largest change of a parameter; 4e-6 was measured."""
+    off = off.split()
+    settings = dict(
+        num_steps=64, total_timesteps=192, policy_epochs=10, value_epochs=10, policy_lr=3e-3, value_lr=2.5e-3
+    )
+    script, args, state = start("ppo", env_id=env_id, **settings, **dict.fromkeys(off, False))
+    before = copied(state)
+    for _ in range(3):
+        iterate(script, args, state)
+
+    source = (ROOT / "algos" / "micro_ppo.py").read_text()
+    changes = [LINES[flag] for flag in off] + [('"Hopper-v5"', f'"{env_id}"'), ("NUM_STEPS = 2048", "NUM_STEPS = 64")]
+    changes += [("NUM_MINIBATCHES = 32", "NUM_MINIBATCHES = 4"), ("NUM_ITERATIONS = 488", "NUM_ITERATIONS = 3")]
+    for old, new in [*changes, ("= 3e-4, 2.5e-4", "= 3e-3, 2.5e-3")]:
+        assert source.count(old) == 1
+        source = source.replace(old, new)
+    exec(compile(source, "micro_ppo.py", "exec"), micro := {})
+    for network, found in (
+        ("policy", [micro["log_std"], *micro["policy_mean"].parameters()]),
+        ("value", micro["value"].parameters()),
+    ):
+        first, ours = (script.flat_parameters(vars(x)[network]) for x in (before, state))
+        assert (ours - nn.utils.parameters_to_vector(found)).abs().max() < 1e-5 * (ours - first).abs().max()
+    for ours, found in ((state.obs_stats, micro["obs_stats"]), (state.reward_stats, micro["return_stats"])):
+        if ours.count:
+            assert ours.count == found.count
+            np.testing.assert_allclose((ours.mean, ours.std), (found.mean, found.std), rtol=1e-5)
 
 
 # TRPO

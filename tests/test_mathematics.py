@@ -46,12 +46,13 @@ def test_frozen_statistics_stay_as_they_are():
 def test_squashed_entropy_is_the_tanh_gaussians(script):
     torch.manual_seed(0)
     means, noise = torch.randn(2, 1, 1).expand(2, 200_000, 1), torch.randn(2, 200_000, 1)
+    acted = dict(old_means=means + 1, old_stds=torch.full_like(means, 3.0), actions=means + 1 + 3 * noise)
     pi = script.gaussian(means, torch.tensor([0.6, 2.0])[:, None, None].expand_as(means))
     squashed = torch.distributions.TransformedDistribution(
         torch.distributions.Normal(pi.mean, pi.stddev), torch.distributions.TanhTransform(cache_size=1)
     )
     reference = -squashed.log_prob(squashed.sample()).mean((1, 2))
-    ours = script.action_entropy(script.Args(bound_action="tanh"), pi, dict(entropy_noise=noise)).mean(1)
+    ours = script.action_entropy(script.Args(bound_action="tanh"), pi, acted).mean(1)
     torch.testing.assert_close(ours, reference, atol=0.01, rtol=0)
 
 
@@ -329,7 +330,7 @@ def test_update_is_torchs_adam_on_losses_written_anew():
         ratios = torch.exp(gaussian.log_prob(minibatch["actions"]).sum(-1) - minibatch["old_log_probs"])
         A = (minibatch["advantages"] - minibatch["advantages"].mean()) / minibatch["advantages"].std()
         surrogate = torch.where(A > 0, A * ratios.clamp(max=1.2), A * ratios.clamp(min=0.8)).mean()
-        u = means + stds * minibatch["entropy_noise"]
+        u = means + stds * (minibatch["actions"] - minibatch["old_means"]) / minibatch["old_stds"]
         entropy = gaussian.entropy().sum(-1) + torch.log(1 - torch.tanh(u) ** 2 + 1e-7).sum(-1)
         return -surrogate - 0.01 * entropy.mean()
 
@@ -344,7 +345,7 @@ def test_update_is_torchs_adam_on_losses_written_anew():
 def test_orthogonal_and_xavier_initialization():
     for on in (True, False):
         _, args, state = start("ppo", orthogonal_init=on)
-        for network, output_gain in ((state.policy.mean, 0.01), (state.value.value, 1.0)):
+        for network, output_gain in ((state.policy.mean, 0.01), (state.value[:-1], 1.0)):
             for layer in network[::2]:
                 gain = output_gain if layer is network[-1] else math.sqrt(2)
                 rows, columns = layer.weight.shape

@@ -1,0 +1,146 @@
+"""PPO (Schulman et al. 2017) on one page, with the nine code-level optimizations of "Implementation Matters in Deep
+Policy Gradients" (Engstrom, Ilyas et al. 2020; "IM" below) as ordinary lines, marked (1) to (9). With the same seed it
+is ppo.py, number for number, until ppo.py begins new episodes after a checkpoint. Everything else in ppo.py is flags,
+bookkeeping and speed.
+
+    python algos/micro_ppo.py
+"""
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import nn
+from torch.distributions import Independent, Normal
+
+ENV_ID = "Hopper-v5"  # any environment with flat Box observations and actions
+SEED = 1
+NUM_STEPS = 2048  # environment steps in an iteration, which are the batch
+NUM_ITERATIONS = 488  # 1M steps
+NUM_MINIBATCHES = 32
+EPOCHS = 10  # passes over the batch in an iteration
+POLICY_LR, VALUE_LR = 3e-4, 2.5e-4  # IM's for Hopper
+GAMMA = 0.99  # discount factor
+GAE_LAMBDA = 0.95
+CLIP_EPS = 0.2  # of the probability ratio
+VALUE_CLIP_EPS = 0.2
+MAX_GRAD_NORM = 0.5
+
+torch.set_num_threads(1)  # the networks are too small for more
+env = gym.make(ENV_ID)
+[obs_size], [action_size] = env.observation_space.shape, env.action_space.shape
+rng = np.random.default_rng(SEED)
+generator = torch.Generator().manual_seed(SEED)
+
+
+class RunningStats:
+    """Mean and standard deviation of a stream of samples (Welford's algorithm), in float64: late samples count, too."""
+
+    def __init__(self):
+        self.count, self.mean, self.sum_sq = 0, 0.0, 0.0
+
+    def push(self, x):
+        self.count += 1
+        old_deviation = x - self.mean
+        self.mean = self.mean + old_deviation / self.count
+        self.sum_sq = self.sum_sq + old_deviation * (x - self.mean)
+        # A single sample has no deviation; |mean| keeps the first scaled reward from being enormous.
+        self.std = (self.sum_sq / (self.count - 1)) ** 0.5 if self.count > 1 else abs(self.mean)
+
+
+def make_network(out_size, out_gain):
+    # (8) tanh between the layers.
+    layers = [nn.Linear(obs_size, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, out_size)]
+    for layer, gain in zip(layers[::2], (2**0.5, 2**0.5, out_gain)):
+        nn.init.orthogonal_(layer.weight, gain, generator=generator)  # (3) orthogonal initialization
+        nn.init.zeros_(layer.bias)
+    return nn.Sequential(*layers)
+
+
+policy_mean = make_network(action_size, 0.01)  # The small gain makes the first actions almost pure noise, around 0.
+log_std = nn.Parameter(torch.zeros(action_size))  # The standard deviation does not depend on the state.
+value = make_network(1, 1.0)
+policy_adam = torch.optim.Adam([*policy_mean.parameters(), log_std], eps=1e-5)  # eps as in OpenAI's baselines
+value_adam = torch.optim.Adam(value.parameters(), eps=1e-5)
+obs_stats, return_stats = RunningStats(), RunningStats()
+
+
+def policy(obs):  # Independent: log_prob sums over the action's dimensions.
+    return Independent(Normal(policy_mean(obs), log_std.exp()), 1)
+
+
+def observe(raw_obs):
+    obs_stats.push(raw_obs)
+    obs = (raw_obs - obs_stats.mean) / (obs_stats.std + 1e-8)  # (6) standardized observations
+    return torch.from_numpy(obs.clip(-10, 10)).float()  # (7) clipped observations
+
+
+obs = None  # a new episode is due
+for iteration in range(NUM_ITERATIONS):
+    # Act with the current policy. The noise is drawn in advance because ppo.py does so, where it saves time.
+    steps, returns = [], []
+    noise = torch.from_numpy(rng.standard_normal((NUM_STEPS, action_size), dtype=np.float32))
+    for t in range(NUM_STEPS):
+        if obs is None:
+            obs = observe(env.reset(seed=int(rng.integers(2**31)))[0])
+            episode_return, discounted_sum = 0.0, 0.0
+        with torch.no_grad():
+            action = policy_mean(obs) + log_std.exp() * noise[t]
+        # The action is not clipped to its bounds. MuJoCo limits its controls itself, and the batch needs it as drawn.
+        next_raw_obs, reward, terminated, truncated, _ = env.step(action.numpy().copy())
+        next_obs = observe(next_raw_obs)
+        episode_return += reward
+        discounted_sum = GAMMA * discounted_sum + reward
+        return_stats.push(discounted_sum)
+        reward = reward / (return_stats.std + 1e-8)  # (2) scaled rewards; not centered, which would pay for length
+        reward = min(max(reward, -10.0), 10.0)  # (5) clipped rewards
+        # A time limit is not a terminal state, so V(s') counts there. Like the batch's end, it only ends GAE's sum.
+        steps.append((obs, action, reward, next_obs, terminated, terminated or truncated or t == NUM_STEPS - 1))
+        obs = next_obs
+        if terminated or truncated:
+            returns.append(episode_return)
+            obs = None
+    batch_obs, actions, rewards, batch_next_obs, terminations, ends = zip(*steps)
+    batch_obs, actions, batch_next_obs = map(torch.stack, (batch_obs, actions, batch_next_obs))
+
+    # Estimate advantages with GAE (Schulman et al. 2016, eq. 16), in float64, because the recursion adds up rounding.
+    with torch.no_grad():
+        old_log_probs = policy(batch_obs).log_prob(actions)
+        old_values = value(batch_obs).squeeze(-1)
+        next_values = value(batch_next_obs).squeeze(-1) * ~torch.tensor(terminations)
+    deltas = torch.tensor(rewards, dtype=torch.float64) + GAMMA * next_values.double() - old_values.double()
+    advantages, advantage = torch.zeros_like(deltas), 0.0
+    for t in reversed(range(NUM_STEPS)):
+        advantage = deltas[t] + GAMMA * GAE_LAMBDA * (0.0 if ends[t] else advantage)
+        advantages[t] = advantage
+    advantages = advantages.float()
+    targets = advantages + old_values
+
+    for group, lr in ((policy_adam.param_groups[0], POLICY_LR), (value_adam.param_groups[0], VALUE_LR)):
+        group["lr"] = lr * (1 - iteration / NUM_ITERATIONS)  # (4) annealed rates
+
+    # Fit the value network. It has its own Adam and its own epochs, since it shares no layer with the policy.
+    for _ in range(EPOCHS):
+        for rows in torch.from_numpy(rng.permutation(NUM_STEPS)).chunk(NUM_MINIBATCHES):
+            values = value(batch_obs[rows]).squeeze(-1)
+            clipped = old_values[rows] + (values - old_values[rows]).clamp(-VALUE_CLIP_EPS, VALUE_CLIP_EPS)
+            # (1) clipped value loss: the larger of the two, because clipping must not hide an error. IM prints min.
+            loss = torch.maximum((values - targets[rows]) ** 2, (clipped - targets[rows]) ** 2).mean()
+            value_adam.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(value.parameters(), MAX_GRAD_NORM)  # (9) clipped gradients
+            value_adam.step()
+
+    # Improve the policy by the clipped surrogate (Schulman et al. 2017, eq. 7).
+    for _ in range(EPOCHS):
+        for rows in torch.from_numpy(rng.permutation(NUM_STEPS)).chunk(NUM_MINIBATCHES):
+            ratios = torch.exp(policy(batch_obs[rows]).log_prob(actions[rows]) - old_log_probs[rows])
+            # Normalized over the minibatch, as in baselines. IM does not count this as one of the nine.
+            A = (advantages[rows] - advantages[rows].mean()) / (advantages[rows].std() + 1e-8)
+            loss = -torch.minimum(ratios * A, ratios.clamp(1 - CLIP_EPS, 1 + CLIP_EPS) * A).mean()
+            policy_adam.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_([*policy_mean.parameters(), log_std], MAX_GRAD_NORM)  # (9)
+            policy_adam.step()
+
+    mean_return = sum(returns) / len(returns) if returns else float("nan")
+    print(f"step {(iteration + 1) * NUM_STEPS}: {len(returns)} episodes ended, with a mean return of {mean_return:.1f}")
