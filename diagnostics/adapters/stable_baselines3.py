@@ -3,7 +3,6 @@ environments' only observation is V of the state, and the value network is the i
 
 from types import SimpleNamespace
 
-import gymnasium as gym
 import numpy as np
 import stable_baselines3
 import torch
@@ -13,36 +12,10 @@ from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from adapters import loss_of
+from adapters._replay import replays
 
 TITLE = f"Stable-Baselines3 {stable_baselines3.__version__}"
 TENSORS = True
-
-
-class Replay(gym.Env):
-    """Shows observations [T, obs], and [T, obs] that follow each step."""
-
-    def __init__(self, observations, rewards, following=None, terminations=None, truncations=None):
-        T, size = observations.shape
-        self.observation_space = gym.spaces.Box(-np.inf, np.inf, (size,), np.float64)
-        self.action_space, self.t = gym.spaces.Box(-1, 1, (1,)), 0
-        self.observations, self.rewards = np.vstack([observations, observations[-1:]]), rewards
-        self.following = self.observations[1:] if following is None else following
-        never = np.zeros(T, bool)
-        self.terminations = never if terminations is None else terminations
-        self.truncations = never if truncations is None else truncations
-
-    def reset(self, **_):
-        return self.observations[self.t], {}
-
-    def step(self, _):
-        t, self.t = self.t, self.t + 1
-        return self.following[t], float(self.rewards[t]), bool(self.terminations[t]), bool(self.truncations[t]), {}
-
-
-def replay(*arrays):
-    """One environment for each column of the arrays [T, N, ...]."""
-    columns = [[None if x is None else x[:, n] for x in arrays] for n in range(arrays[0].shape[1])]
-    return DummyVecEnv([lambda column=column: Replay(*column) for column in columns])
 
 
 def agent(env, steps, **settings):
@@ -52,7 +25,7 @@ def agent(env, steps, **settings):
 
 
 def advantages(rewards, values, next_values, terminations, truncations, gamma, gae_lambda):
-    env = replay(values[..., None], rewards, next_values[..., None], terminations, truncations)
+    env = DummyVecEnv(replays(values[..., None], rewards, next_values[..., None], terminations, truncations))
     model = agent(env, len(rewards), gamma=gamma, gae_lambda=gae_lambda, policy_kwargs=dict(net_arch=[]))
     torch.nn.init.ones_(model.policy.value_net.weight)
     _, callback = model._setup_learn(rewards.size)
@@ -62,7 +35,7 @@ def advantages(rewards, values, next_values, terminations, truncations, gamma, g
 
 def trained(minibatches, evaluate, networks=(), **settings):
     """Lets PPO.train take its steps, where evaluate(minibatch) are values, log-probabilities and entropies."""
-    model = agent(replay(np.zeros((2, 1, 1)), np.zeros((2, 1))), 2, **settings)
+    model = agent(DummyVecEnv(replays(np.zeros((2, 1, 1)), np.zeros((2, 1)))), 2, **settings)
     parameters = [p for network in networks for p in network.parameters()] or list(model.policy.parameters())
     model.policy.optimizer = model.policy.optimizer_class(parameters, 1.0, **model.policy.optimizer_kwargs)
     model.policy.parameters = lambda: iter(parameters)
@@ -86,13 +59,15 @@ def value_loss(values, old_values, targets, clip_eps):
 
 
 def scale_rewards(rewards, ends, gamma):
-    env = VecNormalize(replay(np.zeros((*rewards.shape, 1)), rewards, None, ends), norm_obs=False, gamma=gamma)
+    env = VecNormalize(
+        DummyVecEnv(replays(np.zeros((*rewards.shape, 1)), rewards, None, ends)), norm_obs=False, gamma=gamma
+    )
     env.reset()
     return np.array([env.step(np.zeros((rewards.shape[1], 1)))[1] for _ in rewards])
 
 
 def normalize(observations):
-    env = VecNormalize(replay(observations, np.zeros(observations.shape[:2])), norm_reward=False)
+    env = VecNormalize(DummyVecEnv(replays(observations, np.zeros(observations.shape[:2]))), norm_reward=False)
     actions = np.zeros((observations.shape[1], 1))
     return np.array([env.reset(), *[env.step(actions)[0] for _ in observations[1:]]])
 

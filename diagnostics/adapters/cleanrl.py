@@ -1,0 +1,75 @@
+"""CleanRL's ppo_continuous_action.py, commit 016ca33. It is a script that cannot be imported, so unlike the other
+adapters this one does not call it: its formulas are transcribed here. The wrappers that it uses are Gymnasium's own."""
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from adapters._replay import replays
+
+TITLE = "CleanRL (transcribed)"
+TENSORS = True
+
+
+def advantages(rewards, values, next_values, terminations, truncations, gamma, gae_lambda):
+    dones, A = terminations | truncations, np.zeros((len(rewards) + 1, rewards.shape[1]))
+    following = [*values[1:], next_values[-1]]
+    for t in reversed(range(len(rewards))):
+        delta = rewards[t] + gamma * following[t] * ~dones[t] - values[t]
+        A[t] = delta + gamma * gae_lambda * ~dones[t] * A[t + 1]
+    return A[:-1], A[:-1] + values
+
+
+def policy_loss(log_probs, old_log_probs, advantages, entropies, clip_eps, entropy_coef):
+    return clipped_loss(log_probs, old_log_probs, advantages, clip_eps) - entropy_coef * entropies.sum(1).mean()
+
+
+def clipped_loss(log_probs, old_log_probs, advantages, clip_eps):
+    ratio = (log_probs - old_log_probs).exp()
+    A = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+    return torch.max(-A * ratio, -A * ratio.clamp(1 - clip_eps, 1 + clip_eps)).mean()
+
+
+def value_loss(values, old_values, targets, clip_eps):
+    clipped = old_values + (values - old_values).clamp(-clip_eps, clip_eps)
+    return 0.5 * torch.max((values - targets) ** 2, (clipped - targets) ** 2).mean()
+
+
+def stepped(wrap, *arrays):
+    """What the wrapped environments show at first, and observations and rewards of each step, [T, N, ...]."""
+    first, steps = [], []
+    for make in replays(*arrays):
+        env = wrap(make())
+        first.append(env.reset()[0])
+        of_env = []
+        for _ in range(len(arrays[0])):
+            observation, reward, terminated, *_ = env.step(np.zeros(1))
+            of_env.append((observation, reward))
+            if terminated:
+                env.reset()
+        steps.append(of_env)
+    observations, rewards = (np.array([[x[i] for x in of_env] for of_env in steps]).swapaxes(0, 1) for i in (0, 1))
+    return np.array(first), observations, rewards
+
+
+def scale_rewards(rewards, ends, gamma):
+    wrap = lambda env: gym.wrappers.NormalizeReward(env, gamma=gamma)  # noqa: E731
+    return stepped(wrap, np.zeros((*rewards.shape, 1)), rewards, None, ends)[2].reshape(rewards.shape).clip(-10, 10)
+
+
+def normalize(observations):
+    first, others, _ = stepped(gym.wrappers.NormalizeObservation, observations, np.zeros(observations.shape[:2]))
+    return np.concatenate([first[None], others[:-1]]).clip(-10, 10)
+
+
+def update(policy, value, minibatches, learning_rate, clip_eps, max_grad_norm):
+    parameters = [*policy.parameters(), *value.parameters()]
+    optimizer = torch.optim.Adam(parameters, lr=learning_rate, eps=1e-5)
+    for x in minibatches:
+        log_probs = policy(x["obs"]).log_prob(x["actions"])
+        loss = clipped_loss(log_probs, x["old_log_probs"], x["advantages"], clip_eps)
+        loss = loss + 0.5 * value_loss(value(x["obs"]), x["old_values"], x["value_targets"], clip_eps)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(parameters, max_grad_norm)
+        optimizer.step()
