@@ -178,11 +178,16 @@ DETAILS = dict(
             "1": "the squared error has weight 1",
             "1/2": "the squared error has weight 1/2",
             "1/4": "the squared error has weight 1/4",
+            "5/2": "the squared error has weight 5/2",
         },
         "value clipping": {
             "larger": "the larger of the clipped and the unclipped value loss counts",
             "no": "the value loss is not clipped",
             "only clipped": "only the clipped prediction's loss counts",
+        },
+        "over the minibatch": {
+            "normalized": "advantages are normalized over the minibatch",
+            "as they are": "advantages are not normalized over the minibatch",
         },
     },
 )
@@ -361,7 +366,8 @@ def update(x: dict[str, Any], way: dict[str, str]) -> dict[str, np.ndarray]:
     """Parameters of both networks after a step of Adam (Kingma & Ba 2015, Algorithm 1) for each minibatch."""
     usual = {name: next(members(name)) for name in ("policy_loss", "value_loss")}
     usual["value_loss"]["clipping"] = way["value clipping"]
-    weight = dict([("1", 1), ("1/2", 0.5), ("1/4", 0.25)])[way["value weight"]]
+    usual["policy_loss"]["over the minibatch"] = way["over the minibatch"]
+    weight = {"1": 1, "1/2": 0.5, "1/4": 0.25, "5/2": 2.5}[way["value weight"]]
     after = {name: parameters.copy() for name, parameters in NETWORKS.items()}
     moments = {name: np.zeros((2, len(parameters))) for name, parameters in NETWORKS.items()}
 
@@ -673,9 +679,7 @@ def search(name: str, found: dict[str, np.ndarray]) -> dict[str, Any]:
     furthest = [max(x.max() for x in parts.values()) for parts in errors]
     best = int(np.argmin(furthest))
     if furthest[best] <= TOLERANCE:
-        way = family[best][0] | {
-            part: "not given" for part in rows_of(name).keys() - found.keys()
-        }  # only targets may be
+        way = family[best][0] | dict.fromkeys(rows_of(name).keys() - found.keys(), "not given")  # as targets may be
         verdict = "variant" if differences(name, way) else "as ppo.py"
         return dict(verdict=verdict, way=way, differences=differences(name, way), error=furthest[best])
 
@@ -764,9 +768,9 @@ def draw(entries: dict[str, dict[str, Any]], path: Path) -> None:
         axis.text(len(columns) + 0.15, y, key, va="center", fontsize=7.5)
     heads = [y for y in range(1, len(rows)) if rows[y][0] != rows[y - 1][0]]
     axis.hlines([y - 0.5 for y in heads], 0, len(columns), color="0.3", linewidth=0.8)
-    labels = [
-        f"{name.replace('_', ' ')}:  {detail}" if y in (0, *heads) else detail for y, (name, detail) in enumerate(rows)
-    ]
+    labels = [detail for _, detail in rows]
+    for y in (0, *heads):
+        labels[y] = f"{rows[y][0].replace('_', ' ')}:  {labels[y]}"
     axis.set_yticks(range(len(rows)), labels, fontsize=8)
     titles = [entry["title"].rsplit(" ", 1) for entry in entries.values()]
     axis.set_xticks(np.arange(len(columns)) + 0.5, ["\n".join(title) for title in titles], fontsize=7.5)

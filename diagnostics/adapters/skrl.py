@@ -116,5 +116,5 @@ def normalize(observations):
 def update(policy, value, minibatches, learning_rate, clip_eps, max_grad_norm):
     actor = Model(lambda inputs: policy(inputs["observations"]).log_prob(inputs["taken_actions"]), policy)
     critic = Model(lambda inputs: value(inputs["observations"]), value)
-    settings = dict(learning_rate=learning_rate, ratio_clip=clip_eps, grad_norm_clip=max_grad_norm)
+    settings = dict(learning_rate=learning_rate, ratio_clip=clip_eps, value_clip=clip_eps, grad_norm_clip=max_grad_norm)
     trained(actor, critic, minibatches, **settings)
