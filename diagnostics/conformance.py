@@ -18,6 +18,7 @@ numbers go to conformance.json in the folder --out, one entry for each adapter; 
 """
 
 import argparse
+import functools
 import importlib.util
 import inspect
 import itertools
@@ -209,7 +210,7 @@ SAMPLES = {
         "1e-8": "eps, 1e-8, is added to the std",
         "1e-8 in the root": "eps, 1e-8, is added to the variance, inside the root",
         "1e-2": "eps, 1e-2, is added to the std",
-        "1.2e-7 in the root": "eps, 1.2e-7, is added to the variance, inside the root",
+        "float32's in the root": "eps, that of float32 (1.2e-7), is added to the variance, inside the root",
     },
     "clipped at": {
         "10": "the result is clipped at 10",
@@ -313,7 +314,7 @@ def running(samples: np.ndarray, way: dict[str, str]) -> tuple[np.ndarray, np.nd
         corrected = n / (n - 1 + (n == 1)) if "corrected" in way["first std"] else 1
         squares = corrected * (squares - sums**2 / n) + sums**2 / n
         variance = (weight + squares) / (weight + n) - mean**2
-    eps = float(way["eps"].split()[0])
+    eps = {"1e-8": 1e-8, "1e-2": 1e-2, "float32's": np.finfo(np.float32).eps}[way["eps"].split()[0]]
     divisor = np.sqrt(variance + eps) if "root" in way["eps"] else np.sqrt(variance) + eps
 
     def of_each(x: np.ndarray) -> np.ndarray:
@@ -509,6 +510,12 @@ def numbers_of(name: str, way: dict[str, str]) -> dict[str, np.ndarray]:
     return with_gradients(member[name](x, way), gradients)
 
 
+@functools.cache
+def family(name: str) -> list[tuple[dict[str, str], dict[str, np.ndarray]]]:
+    """All members and their numbers."""
+    return [(way, numbers_of(name, way)) for way in members(name)]
+
+
 def with_gradients(loss: float, gradients: list[np.ndarray]) -> dict[str, np.ndarray]:
     return dict(loss=np.r_[loss, *[len(x) * x.ravel() for x in gradients]])
 
@@ -674,18 +681,19 @@ def errors_of(found: dict[str, np.ndarray], member: dict[str, np.ndarray]) -> di
 
 def search(name: str, found: dict[str, np.ndarray]) -> dict[str, Any]:
     """Which member of the family has these numbers, or which is nearest."""
-    family = [(way, numbers_of(name, way)) for way in members(name)]
-    errors = [errors_of(found, numbers) for _, numbers in family]
+    errors = [errors_of(found, numbers) for _, numbers in family(name)]
     furthest = [max(x.max() for x in parts.values()) for parts in errors]
     best = int(np.argmin(furthest))
     if furthest[best] <= TOLERANCE:
-        way = family[best][0] | dict.fromkeys(rows_of(name).keys() - found.keys(), "not given")  # as targets may be
+        way = family(name)[best][0] | dict.fromkeys(
+            rows_of(name).keys() - found.keys(), "not given"
+        )  # as targets may be
         verdict = "variant" if differences(name, way) else "as ppo.py"
         return dict(verdict=verdict, way=way, differences=differences(name, way), error=furthest[best])
 
     # Does a factor explain the difference? Members that it explains in fewer parts, or with a number nearer to 1, win.
     explained = []
-    for i, (_, numbers) in enumerate(family):
+    for i, (_, numbers) in enumerate(family(name)):
         factors = {}
         for part, x in found.items():
             if errors[i][part].max() > TOLERANCE:
@@ -701,10 +709,10 @@ def search(name: str, found: dict[str, np.ndarray]) -> dict[str, Any]:
     off = {part: np.flatnonzero(x > TOLERANCE).tolist() for part, x in errors[nearest].items()}
     return dict(
         verdict="none",
-        way=family[nearest][0],
-        differences=differences(name, family[nearest][0]),
+        way=family(name)[nearest][0],
+        differences=differences(name, family(name)[nearest][0]),
         error=furthest[nearest],
-        members=len(family),
+        members=len(family(name)),
         factors=factors,
         off={part: [rows_of(name)[part][i] for i in rows] for part, rows in off.items() if rows},
         of={part: x.size for part, x in errors[nearest].items()},
@@ -783,6 +791,15 @@ def draw(entries: dict[str, dict[str, Any]], path: Path) -> None:
     print(path)
 
 
+def understood(entry: dict[str, Any]) -> bool:
+    """Whether an entry that was read is of this family, and not of an older one."""
+    return all(
+        found["way"].keys() == DETAILS[name].keys()
+        and all(option in {*DETAILS[name][detail], "not given"} for detail, option in found["way"].items())
+        for name, found in entry["functions"].items()
+    )
+
+
 def read_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("adapters", nargs="*", help="a Python file, or the name of a file in diagnostics/adapters")
@@ -823,11 +840,12 @@ def main(argv: list[str] | None = None) -> None:
         refused.append("give one or more adapters (--template prints one)")
     path = args.out / "conformance.json"
     try:
-        entries = json.loads(path.read_text()) if path.is_file() else {}
-        entries = {name: entry for name, entry in entries.items() if entry["functions"].keys() <= DETAILS.keys()}
+        entries = (
+            {name: x for name, x in json.loads(path.read_text()).items() if understood(x)} if path.exists() else {}
+        )
         args.out.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        refused.append(f"{path}: not written by this program, or the folder cannot be made ({error})")
+        refused.append(f"{path} is not this program's, or its folder cannot be made: {one_line(error)}")
     if refused:
         stop(refused)
     for entry in measured.values():
