@@ -218,8 +218,9 @@ SAMPLES = {
         "nothing": "the result is not clipped (our --no-reward-clip, --no-obs-clip)",
     },
 }
-DETAILS["scale_rewards"] |= SAMPLES
 DETAILS["normalize"] |= SAMPLES
+SOME = {"statistics over": 3, "first std": 2, "eps": 2, "clipped at": 3}  # how many of these rewards have
+DETAILS["scale_rewards"] |= {detail: dict(list(texts.items())[: SOME[detail]]) for detail, texts in SAMPLES.items()}
 
 
 def normalized(x: np.ndarray, way: str) -> np.ndarray:
@@ -422,9 +423,7 @@ def possible(name: str, way: dict[str, str]) -> bool:
     if name == "scale_rewards":
         if way["divided by"] == "nothing":
             return odd.keys() <= {"divided by", "clipped at"}
-        if "restart" in odd and "rewards" in way["divided by"]:
-            return False
-        return way["statistics over"] != "batch" and way["first std"] in ("|mean|", "1e-4") and way["eps"][:4] == "1e-8"
+        return not ("restart" in odd and "rewards" in way["divided by"])
     if name == "normalize":
         if "standardized" in odd:
             return odd.keys() <= {"standardized", "clipped at"}
@@ -685,9 +684,8 @@ def search(name: str, found: dict[str, np.ndarray]) -> dict[str, Any]:
     furthest = [max(x.max() for x in parts.values()) for parts in errors]
     best = int(np.argmin(furthest))
     if furthest[best] <= TOLERANCE:
-        way = family(name)[best][0] | dict.fromkeys(
-            rows_of(name).keys() - found.keys(), "not given"
-        )  # as targets may be
+        missing = rows_of(name).keys() - found.keys()  # targets, which may be None
+        way = family(name)[best][0] | dict.fromkeys(missing, "not given")
         verdict = "variant" if differences(name, way) else "as ppo.py"
         return dict(verdict=verdict, way=way, differences=differences(name, way), error=furthest[best])
 
@@ -840,10 +838,10 @@ def main(argv: list[str] | None = None) -> None:
         refused.append("give one or more adapters (--template prints one)")
     path = args.out / "conformance.json"
     try:
-        entries = (
-            {name: x for name, x in json.loads(path.read_text()).items() if understood(x)} if path.exists() else {}
-        )
-        args.out.mkdir(parents=True, exist_ok=True)
+        old = json.loads(path.read_text()) if path.exists() else {}
+        entries = {name: entry for name, entry in old.items() if understood(entry)}
+        if not refused:
+            args.out.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         refused.append(f"{path} is not this program's, or its folder cannot be made: {one_line(error)}")
     if refused:
