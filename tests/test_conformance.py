@@ -6,6 +6,7 @@ import itertools
 import json
 import subprocess
 import sys
+import textwrap
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,9 +14,9 @@ import pytest
 import torch
 from conftest import ALGOS, ROOT, load, settings_of
 
-conformance = load("conformance")
-FUNCTIONS = list(conformance.DETAILS)
-USUAL = {name: next(conformance.members(name)) for name in FUNCTIONS}
+conformance, ppo_family = load("conformance"), load("ppo_family")
+FUNCTIONS = list(ppo_family.DETAILS)
+USUAL = {name: next(ppo_family.members(name)) for name in FUNCTIONS}
 
 
 def found(adapter, name):
@@ -31,7 +32,7 @@ def way(adapter, name):
 
 def member(name, **odd):
     """A member as an adapter's function, in numpy."""
-    formula, way = getattr(conformance, name), USUAL[name] | odd
+    formula, way = getattr(ppo_family, name), USUAL[name] | odd
     signature = conformance.SIGNATURES[name]
 
     def function(**x):
@@ -45,7 +46,7 @@ def member(name, **odd):
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_every_member_is_told_from_every_other(name):
-    numbers = np.array([np.concatenate([x.ravel() for x in parts.values()]) for _, parts in conformance.family(name)])
+    numbers = np.array([np.concatenate([x.ravel() for x in parts.values()]) for _, parts in ppo_family.family(name)])
     nearest = min(
         (abs(x - others) / (1 + abs(others))).max(axis=1).min()
         for i, x in enumerate(numbers[1:], start=1)
@@ -58,11 +59,11 @@ def test_every_member_is_told_from_every_other(name):
 def test_every_option_is_found(name):
     """By its own numbers, with the rounding of float32."""
     options = set()
-    for expected, numbers in conformance.family(name):
+    for expected, numbers in ppo_family.family(name):
         rounded = {part: x.astype(np.float32).astype(float) for part, x in numbers.items()}
         assert conformance.search(name, rounded)["way"] == expected
         options |= set(expected.items())
-        if options >= (every := {(detail, x) for detail, xs in conformance.DETAILS[name].items() for x in xs}):
+        if options >= (every := {(detail, x) for detail, xs in ppo_family.DETAILS[name].items() for x in xs}):
             return
     raise AssertionError(every - options)
 
@@ -144,15 +145,15 @@ def test_our_scripts_are_recognized_with_their_flags(algo):
     adapter = ours(algo)
     surrogate = SURROGATES.get(algo, "unclipped")
     expected = {} if surrogate == "clipped" else {"surrogate": surrogate}
-    expected |= {"over the minibatch": "as they are"} if algo in ("reinforce", "vmpo") else {}
+    expected |= {"A, over the minibatch": "as they are"} if algo in ("reinforce", "vmpo") else {}
     assert way(adapter, "policy_loss") == expected
 
     for adapter, flags in combinations(bootstrap_truncation=(True, False), baseline=("mean", "none")):
         if algo == "reinforce":
             expected = {"time limit": "terminal", "end of the batch": "terminal", "estimator": "no critic"}
-            expected |= {"targets": "not given", "over the batch": "centred"}
+            expected |= {"targets": "not given", "A, over the batch": "centred"}
             if flags["baseline"] == "none":
-                del expected["over the batch"]
+                del expected["A, over the batch"]
         else:
             expected = {} if flags["bootstrap_truncation"] else {"time limit": "terminal"}
         assert way(adapter, "advantages") == expected, flags
@@ -210,7 +211,7 @@ def test_next_values_off_by_one_at_time_limits():
     entry = found(mutant("advantages", change, targets="one step"), "advantages")
     assert entry["verdict"] == "none" and entry["factors"] == {} and entry["error"] > 0.01
     assert entry["way"] == USUAL["advantages"] | {"targets": "one step", "time limit": entry["way"]["time limit"]}
-    limits = [row for row in conformance.rows_of("advantages")["targets"] if "time limit" in row]
+    limits = [row for row in ppo_family.rows_of("advantages")["targets"] if "time limit" in row]
     assert len(limits) == 4 and entry["off"]["targets"] == limits
     assert {*limits} < {*entry["off"]["advantages"]} and "environment 0" not in str(entry["off"])
 
@@ -236,7 +237,7 @@ def test_a_mean_over_the_wrong_axis():
         return (A - A.mean(0)) / A.std(0, ddof=1), targets
 
     entry = found(mutant("advantages", change), "advantages")
-    assert entry["verdict"] == "none" and entry["way"]["over the batch"] in ("normalized", "biased")
+    assert entry["verdict"] == "none" and entry["way"]["A, over the batch"] in ("normalized", "biased")
     assert entry["off"].keys() == {"advantages"}
 
 
@@ -251,12 +252,12 @@ def test_a_gradient_that_is_stopped():
 
     adapter = SimpleNamespace(TENSORS=True, policy_loss=policy_loss)
     assert found(adapter, "policy_loss")["verdict"] == "none"
-    numbers, (_, usual) = conformance.answers(adapter, "policy_loss"), conformance.family("policy_loss")[0]
+    numbers, (_, usual) = conformance.answers(adapter, "policy_loss"), ppo_family.family("policy_loss")[0]
     errors = conformance.errors_of(numbers, usual)["loss"]
     assert errors[0] < 1e-9 and 0 < np.count_nonzero(errors > 1e-9) <= 16
     source = inspect.getsource(policy_loss).replace(".detach()", "")
     scope = dict(torch=torch)
-    exec(inspect.cleandoc("if True:\n" + source), scope)
+    exec(textwrap.dedent(source), scope)
     assert way(SimpleNamespace(TENSORS=True, policy_loss=scope["policy_loss"]), "policy_loss") == {}
 
 
@@ -336,14 +337,17 @@ def test_a_run(runs, capsys):
 def test_numpy_is_enough(runs):
     """Nothing else is imported unless an adapter or the picture needs it."""
     (runs / "my_ppo.py").write_text(FILLED)
-    code = "import runpy, sys; sys.modules |= dict.fromkeys(['torch', 'matplotlib', 'tyro', 'gymnasium']); "
-    code += "sys.argv = ['conformance.py', 'my_ppo.py']; runpy.run_path(sys.path.pop(0), run_name='__main__')"
-    code = "import sys; sys.path.insert(0, sys.argv[1]); " + code
-    path = str(ROOT / "diagnostics" / "conformance.py")
-    result = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True)
-    assert (
-        result.returncode == 0 and result.stderr == "conformance.py: no picture, because matplotlib is not installed\n"
-    )
+    folder, without = str(ROOT / "diagnostics"), ["torch", "matplotlib", "tyro", "gymnasium"]
+    code = f"""if True:
+        import runpy, sys
+        sys.modules |= dict.fromkeys({without})
+        sys.path.insert(0, {folder!r})
+        sys.argv = ["conformance.py", "my_ppo.py"]
+        runpy.run_path({folder + "/conformance.py"!r}, run_name="__main__")
+    """
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.stderr == "conformance.py: no picture, because matplotlib is not installed\n"
+    assert result.returncode == 0
     assert [path.name for path in (runs / "conformance").iterdir()] == ["conformance.json"]
 
 
@@ -360,12 +364,12 @@ BAD = {
     "def normalize(observations): return observations > 0": "normalize: observations is of type bool, not float",
     "def normalize(observations): return observations + float('nan')": "normalize: observations: 1440 of 1440 numbers",
     "def normalize(observations): return 1 / 0": "normalize: ZeroDivisionError: division by zero (bad.py, line 1)",
-    "def normalize(obs): return obs": "is called with these names: missing a required argument: 'obs'",
+    "def normalize(obs): return obs": "normalize: is called with (observations): missing a required argument: 'obs'",
     "def normalise(observations): return observations": "defines none of advantages, policy_loss, value_loss",
-    "import nowhere": "cannot be imported: ModuleNotFoundError: No module named 'nowhere' (bad.py, line 1)",
-    "def normalize(": "cannot be imported: SyntaxError",
+    "import nowhere": "bad.py: ModuleNotFoundError: No module named 'nowhere' (bad.py, line 1)",
+    "def normalize(": "bad.py: SyntaxError: '(' was never closed",
     f"{VALUE_LOSS} values": "value_loss: the loss has shape (16,), not ()",
-    f"import numpy\n{VALUE_LOSS} numpy.float32(1)": "value_loss: the loss is of type float32; finite differences need",
+    f"import numpy\n{VALUE_LOSS} float(numpy.float32((values**2).mean()))": "value_loss: the loss is in single",
     f"TENSORS = True\n{VALUE_LOSS} 1.0": "value_loss: must return a tensor",
     "def advantages(rewards, **_): return rewards": "advantages: must return 2 arrays, advantages and targets",
     "def advantages(rewards, **_): return rewards, rewards[:3]": "advantages: targets has shape (3, 4), not (16, 4)",
