@@ -1,5 +1,5 @@
-"""The family of formulas with which conformance.py compares another implementation's, and the frozen rollout on which it
-does.
+"""The family of formulas with which conformance.py compares those of another implementation, and the frozen rollout on
+which it does.
 
 The formulas stand here once more, in numpy and float64, and are not imported from algos/, because what judges the
 scripts must not be the scripts. DETAILS has, for each function, what can be done in more than one way, and the ways by
@@ -16,30 +16,29 @@ import numpy as np
 
 # The family ----------------------------------------------------------------------------------------------------------
 
-CENTRED = "the batch's mean is subtracted from the advantages (reinforce.py --baseline mean)"
 DETAILS = dict(
     advantages={
-        "time limit": dict(
-            bootstrapped="V of the true final observation follows a time limit",
-            terminal="a time limit is treated as a terminal state (our --no-bootstrap-truncation)",
-            last_state="V of the last state itself stands for what follows a time limit",
-            overlooked="a time limit is overlooked, so that the sum runs on into the next episode",
-        ),
-        "end of the batch": dict(
-            bootstrapped="V of the next observation follows the end of the batch",
-            last_state="V of the last state itself stands for what follows the end of the batch (IM's released code)",
-            terminal="the end of the batch is treated as a terminal state",
-        ),
+        "time limit": {
+            "bootstrapped": "V of the true final observation follows a time limit",
+            "terminal": "a time limit is treated as a terminal state (our --no-bootstrap-truncation)",
+            "last state": "V of the last state itself stands for what follows a time limit",
+            "overlooked": "a time limit is overlooked, so that the sum runs on into the next episode",
+        },
+        "end of the batch": {
+            "bootstrapped": "V of the next observation follows the end of the batch",
+            "last state": "V of the last state itself stands for what follows the end of the batch (IM's released code)",
+            "terminal": "the end of the batch is treated as a terminal state",
+        },
         "estimator": {
             "GAE": "advantages are those of GAE",
             "no lambda": "lambda is missing from GAE, as if it were 1",
             "no critic": "advantages are discounted returns, without a critic (reinforce.py)",
         },
-        "A, over the batch": {
-            "as they are": "advantages are not normalized over the batch",
-            "normalized": "advantages are normalized over the whole batch",
+        "normalized over the batch": {
+            "no": "advantages are not normalized over the batch",
+            "yes": "advantages are normalized over the whole batch",
             "biased": "advantages are normalized over the whole batch, by a std without Bessel's correction",
-            "centred": CENTRED,
+            "centred": "the mean of the batch is subtracted from the advantages (reinforce.py's --baseline mean)",
         },
         "targets": {
             "A + V": "the value targets are A + V",
@@ -55,10 +54,10 @@ DETAILS = dict(
             "log-likelihood": "the surrogate is log pi times the advantage, without a ratio (a2c.py, reinforce.py)",
             "better half": "the surrogate is the better half's weighted log-likelihood (vmpo.py, temperature 1)",
         },
-        "A, over the minibatch": {
-            "normalized": "advantages are normalized over the minibatch",
+        "normalized over the minibatch": {
+            "yes": "advantages are normalized over the minibatch",
             "biased": "advantages are normalized over the minibatch, by a std without Bessel's correction",
-            "as they are": "advantages are not normalized over the minibatch",
+            "no": "advantages are not normalized over the minibatch",
         },
         "entropy": {
             "bonus": "the action's entropy is a bonus",
@@ -79,7 +78,7 @@ DETAILS = dict(
         "error": dict(
             squared="the value loss is the mean squared error",
             halved="the value loss is half the mean squared error",
-            huber="the value loss is the smooth L1 loss",
+            smooth_l1="the value loss is the smooth L1 loss",
         ),
         "range": {"as given": "values are clipped in the range given", "0.2": "values are always clipped by 0.2"},
     },
@@ -118,9 +117,9 @@ DETAILS = dict(
             "no": "the value loss is not clipped",
             "only clipped": "only the clipped prediction's loss counts",
         },
-        "A, over the minibatch": {
-            "normalized": "advantages are normalized over the minibatch",
-            "as they are": "advantages are not normalized over the minibatch",
+        "normalized over the minibatch": {
+            "yes": "advantages are normalized over the minibatch",
+            "no": "advantages are not normalized over the minibatch",
         },
     },
 )
@@ -156,9 +155,9 @@ DETAILS["scale_rewards"] |= {detail: dict(list(texts.items())[: SOME[detail]]) f
 
 
 def normalized(x: np.ndarray, way: str) -> np.ndarray:
-    if way == "as they are":
+    if way == "no":
         return x
-    return x - x.mean() if way == "centred" else (x - x.mean()) / (x.std(ddof=way == "normalized") + 1e-8)
+    return x - x.mean() if way == "centred" else (x - x.mean()) / (x.std(ddof=way == "yes") + 1e-8)
 
 
 def advantages(x: dict[str, Any], way: dict[str, str]) -> dict[str, np.ndarray]:
@@ -167,10 +166,12 @@ def advantages(x: dict[str, Any], way: dict[str, str]) -> dict[str, np.ndarray]:
     ends = x["terminations"] | (truncations if way["time limit"] != "overlooked" else False)
     following = x["next_values"].copy()  # V of what follows each step
     cut = ~ends[-1]
-    following[-1][cut] = dict(bootstrapped=following, last_state=V, terminal=0 * V)[way["end of the batch"]][-1][cut]
+    following[-1][cut] = {"bootstrapped": following, "last state": V, "terminal": 0 * V}[way["end of the batch"]][-1][
+        cut
+    ]
     if way["time limit"] == "terminal":
         following[truncations] = 0
-    elif way["time limit"] == "last_state":
+    elif way["time limit"] == "last state":
         following[truncations] = V[truncations]
     elif way["time limit"] == "overlooked":
         following[:-1][truncations[:-1]] = V[1:][truncations[:-1]]
@@ -186,11 +187,11 @@ def advantages(x: dict[str, Any], way: dict[str, str]) -> dict[str, np.ndarray]:
 
     A = gae(x["gae_lambda"] if way["estimator"] == "GAE" else 1)
     targets = {"A + V": A + V, "returns": gae(1) + V, "one step": x["rewards"] + x["gamma"] * following}
-    return dict(advantages=normalized(A, way["A, over the batch"]), targets=targets[way["targets"]])
+    return dict(advantages=normalized(A, way["normalized over the batch"]), targets=targets[way["targets"]])
 
 
 def policy_loss(x: dict[str, Any], way: dict[str, str]) -> float:
-    A = normalized(x["advantages"], way["A, over the minibatch"])
+    A = normalized(x["advantages"], way["normalized over the minibatch"])
     ratios = np.exp(x["log_probs"] - x["old_log_probs"])
     clipped = ratios.clip(1 - x["clip_eps"], 1 + x["clip_eps"]) * A
     half = np.argsort(-A)[: len(A) // 2]
@@ -215,7 +216,7 @@ def value_loss(x: dict[str, Any], way: dict[str, str]) -> float:
     loss = dict(
         squared=np.square,
         halved=lambda e: e**2 / 2,
-        huber=lambda e: np.where(abs(e) < 1, e**2 / 2, abs(e) - 0.5),
+        smooth_l1=lambda e: np.where(abs(e) < 1, e**2 / 2, abs(e) - 0.5),
     )[way["error"]]
     losses = {
         "larger": np.maximum(loss(errors), loss(clipped_errors)),
@@ -300,7 +301,7 @@ def update(x: dict[str, Any], way: dict[str, str]) -> dict[str, np.ndarray]:
     """Parameters of both networks after a step of Adam (Kingma & Ba 2015, Algorithm 1) for each minibatch."""
     usual = {name: next(members(name)) for name in ("policy_loss", "value_loss")}
     usual["value_loss"]["clipping"] = way["value clipping"]
-    usual["policy_loss"]["A, over the minibatch"] = way["A, over the minibatch"]
+    usual["policy_loss"]["normalized over the minibatch"] = way["normalized over the minibatch"]
     weight = {"1": 1, "1/2": 0.5, "1/4": 0.25, "5/2": 2.5}[way["value weight"]]
     after = {name: parameters.copy() for name, parameters in NETWORKS.items()}
     moments = {name: np.zeros((2, len(parameters))) for name, parameters in NETWORKS.items()}
@@ -351,7 +352,7 @@ def possible(name: str, way: dict[str, str]) -> bool:
     if name == "value_loss":
         if way["clipping"] == "no":
             return "range" not in odd
-        return way["clipping"] != "signed" or way["error"] != "huber"
+        return way["clipping"] != "signed" or way["error"] != "smooth_l1"
     if name == "scale_rewards":
         if way["divided by"] == "nothing":
             return odd.keys() <= {"divided by", "clipped at"}

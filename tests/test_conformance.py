@@ -145,15 +145,15 @@ def test_our_scripts_are_recognized_with_their_flags(algo):
     adapter = ours(algo)
     surrogate = SURROGATES.get(algo, "unclipped")
     expected = {} if surrogate == "clipped" else {"surrogate": surrogate}
-    expected |= {"A, over the minibatch": "as they are"} if algo in ("reinforce", "vmpo") else {}
+    expected |= {"normalized over the minibatch": "no"} if algo in ("reinforce", "vmpo") else {}
     assert way(adapter, "policy_loss") == expected
 
     for adapter, flags in combinations(bootstrap_truncation=(True, False), baseline=("mean", "none")):
         if algo == "reinforce":
             expected = {"time limit": "terminal", "end of the batch": "terminal", "estimator": "no critic"}
-            expected |= {"targets": "not given", "A, over the batch": "centred"}
+            expected |= {"targets": "not given", "normalized over the batch": "centred"}
             if flags["baseline"] == "none":
-                del expected["A, over the batch"]
+                del expected["normalized over the batch"]
         else:
             expected = {} if flags["bootstrap_truncation"] else {"time limit": "terminal"}
         assert way(adapter, "advantages") == expected, flags
@@ -226,7 +226,7 @@ def test_a_forgotten_square():
     change = lambda f, x: abs(x["values"] - x["targets"]).mean()  # noqa: E731
     entry = found(mutant("value_loss", change), "value_loss")
     assert entry["verdict"] == "none" and entry["factors"] == {}
-    assert entry["way"]["error"] == "huber" and "the loss" in entry["off"]["loss"]  # it has the same large slopes
+    assert entry["way"]["error"] == "smooth_l1" and "the loss" in entry["off"]["loss"]  # it has the same large slopes
 
 
 def test_a_mean_over_the_wrong_axis():
@@ -237,7 +237,7 @@ def test_a_mean_over_the_wrong_axis():
         return (A - A.mean(0)) / A.std(0, ddof=1), targets
 
     entry = found(mutant("advantages", change), "advantages")
-    assert entry["verdict"] == "none" and entry["way"]["A, over the batch"] in ("normalized", "biased")
+    assert entry["verdict"] == "none" and entry["way"]["normalized over the batch"] in ("yes", "biased")
     assert entry["off"].keys() == {"advantages"}
 
 
