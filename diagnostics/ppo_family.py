@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-# The family ----------------------------------------------------------------------------------------------------------
+# Details -------------------------------------------------------------------------------------------------------------
 
 DETAILS = dict(
     advantages={
@@ -26,7 +26,7 @@ DETAILS = dict(
         },
         "end of the batch": {
             "bootstrapped": "V of the next observation follows the end of the batch",
-            "last state": "V of the last state itself stands for what follows the end of the batch (IM's released code)",
+            "last state": "V of the last state itself follows the end of the batch (IM's released code)",
             "terminal": "the end of the batch is treated as a terminal state",
         },
         "estimator": {
@@ -154,6 +154,9 @@ SOME = {"statistics over": 3, "first std": 2, "eps": 2, "clipped at": 3}  # how 
 DETAILS["scale_rewards"] |= {detail: dict(list(texts.items())[: SOME[detail]]) for detail, texts in SAMPLES.items()}
 
 
+# Members -------------------------------------------------------------------------------------------------------------
+
+
 def normalized(x: np.ndarray, way: str) -> np.ndarray:
     if way == "no":
         return x
@@ -165,16 +168,14 @@ def advantages(x: dict[str, Any], way: dict[str, str]) -> dict[str, np.ndarray]:
     V, truncations = x["values"].copy(), x["truncations"]
     ends = x["terminations"] | (truncations if way["time limit"] != "overlooked" else False)
     following = x["next_values"].copy()  # V of what follows each step
-    cut = ~ends[-1]
-    following[-1][cut] = {"bootstrapped": following, "last state": V, "terminal": 0 * V}[way["end of the batch"]][-1][
-        cut
-    ]
+    if way["end of the batch"] != "bootstrapped":
+        following[-1][~ends[-1]] = V[-1][~ends[-1]] if way["end of the batch"] == "last state" else 0
     if way["time limit"] == "terminal":
         following[truncations] = 0
     elif way["time limit"] == "last state":
         following[truncations] = V[truncations]
     elif way["time limit"] == "overlooked":
-        following[:-1][truncations[:-1]] = V[1:][truncations[:-1]]
+        following[:-1][truncations[:-1]] = V[1:][truncations[:-1]]  # the next row belongs to the next episode
     following[x["terminations"]] = 0
     if way["estimator"] == "no critic":
         V, following = 0 * V, 0 * V
@@ -195,7 +196,7 @@ def policy_loss(x: dict[str, Any], way: dict[str, str]) -> float:
     ratios = np.exp(x["log_probs"] - x["old_log_probs"])
     clipped = ratios.clip(1 - x["clip_eps"], 1 + x["clip_eps"]) * A
     half = np.argsort(-A)[: len(A) // 2]
-    weights = np.exp(A[half] - A.max())
+    weights = np.exp(A[half] - A.max())  # a softmax with temperature 1; the KL terms are left out
     surrogate = {
         "clipped": np.minimum(ratios * A, clipped).mean(),  # Schulman et al. 2017, eq. 7
         "unclipped": (ratios * A).mean(),
@@ -232,21 +233,22 @@ def running(samples: np.ndarray, way: dict[str, str]) -> tuple[np.ndarray, np.nd
     """Mean and divisor with which each of the samples [T, N, ...] is standardized; the sample itself is in them."""
     T, N, *shape = samples.shape
     over = way["statistics over"]
-    stream = dict([("in turn", samples.swapaxes(0, 1)), ("each its own", samples)]).get(over, samples)
+    # The stream of samples [n, ...] that the statistics take in; where each environment has its own, [n, N, ...].
+    stream = samples.swapaxes(0, 1) if over == "in turn" else samples
     stream = stream if over == "each its own" else stream.reshape(T * N, *shape)
     n = np.arange(1, len(stream) + 1).reshape(-1, *[1] * (stream.ndim - 1))
     sums, squares = stream.cumsum(0), (stream**2).cumsum(0)
     if way["first std"] in ("|mean|", "biased"):
         mean = sums / n
-        ddof = 1 if way["first std"] == "|mean|" else 0
-        variance = (squares - n * mean**2).clip(0) / np.maximum(n - ddof, 1)
-        if ddof:
+        corrected = way["first std"] == "|mean|"
+        variance = (squares - n * mean**2).clip(0) / np.maximum(n - corrected, 1)
+        if corrected:
             variance[0] = mean[0] ** 2
     else:
-        weight = float(way["first std"].split(",")[0])
+        weight = float(way["first std"].split(",")[0])  # of a sample before all others, with mean 0 and variance 1
         mean = sums / (weight + n)
-        corrected = n / (n - 1 + (n == 1)) if "corrected" in way["first std"] else 1
-        squares = corrected * (squares - sums**2 / n) + sums**2 / n
+        if "corrected" in way["first std"]:
+            squares = (squares - sums**2 / n) * n / np.maximum(n - 1, 1) + sums**2 / n
         variance = (weight + squares) / (weight + n) - mean**2
     eps = {"1e-8": 1e-8, "1e-2": 1e-2, "float32's": np.finfo(np.float32).eps}[way["eps"].split()[0]]
     divisor = np.sqrt(variance + eps) if "root" in way["eps"] else np.sqrt(variance) + eps
@@ -255,7 +257,7 @@ def running(samples: np.ndarray, way: dict[str, str]) -> tuple[np.ndarray, np.nd
         if over == "in turn":
             return x.reshape(N, T, *shape).swapaxes(0, 1)
         if over == "step by step":
-            x = x[N - 1 :: N, None]
+            x = x[N - 1 :: N, None]  # all environments see the statistics after the last of them
         return np.broadcast_to(x[-1] if over == "batch" else x, samples.shape)
 
     return of_each(mean), of_each(divisor)
