@@ -292,12 +292,17 @@ def test_libraries(library):
 
 
 def test_the_page_has_what_is_measured():
-    """Of the libraries that are installed here the committed numbers are those of the test above."""
+    """Of the libraries that are installed here, the committed numbers are those of the test above. Of all, three
+    bootstrap time limits, and none does what the family does not know."""
     entries = json.loads((ROOT / "figures/conformance/conformance.json").read_text())
     for library, expected in KNOWN.items():
         ways = {name: found["way"] for name, found in entries[library]["functions"].items()}
         assert ways == {name: USUAL[name] | odd for name, odd in expected.items()}
     assert all(conformance.understood(entry) for entry in entries.values())
+    ways = {library: entry["functions"]["advantages"]["way"]["time limit"] for library, entry in entries.items()}
+    bootstrapped = {library for library, way in ways.items() if way == "bootstrapped"}
+    assert len(ways) == 6 and bootstrapped == {"stable-baselines3", "tianshou", "torchrl"}
+    assert "none" not in [x["verdict"] for entry in entries.values() for x in entry["functions"].values()]
 
 
 # The program ---------------------------------------------------------------------------------------------------------
