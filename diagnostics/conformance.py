@@ -5,7 +5,7 @@ algos/ppo.py span, and says which member of the family each of them is.
     python diagnostics/conformance.py my_ppo.py                 # which PPO is this?
     python diagnostics/conformance.py stable-baselines3         # or one of those in diagnostics/adapters
 
-An adapter is a Python file with any of the functions in SIGNATURES, below. They are called with named arguments, on a
+An adapter is a Python file with any of the functions in TEMPLATE, below. They are called with named arguments, on a
 frozen rollout that a seed makes. Each answer is compared with every member of the function's family, to 1e-6 of
 1 + |the member's number|. A loss is compared together with its gradient, row by row, since many wrong losses have the
 right value at the right point. Where no member has the same numbers, the nearest is named, with the rows on which it is
@@ -72,9 +72,9 @@ def update(policy, value, minibatches, learning_rate, clip_eps, max_grad_norm):
     actions, old_log_probs, advantages, old_values and value_targets. The entropy has no weight. Returns nothing."""
 '''
 
-template = {}
-exec(TEMPLATE, template)
-SIGNATURES = {name: inspect.signature(template[name]) for name in DETAILS}
+SCOPE = {}
+exec(TEMPLATE, SCOPE)
+SIGNATURES = {name: inspect.signature(SCOPE[name]) for name in DETAILS}
 
 # Adapters ------------------------------------------------------------------------------------------------------------
 
@@ -317,7 +317,7 @@ def read_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("adapters", nargs="*", help="a Python file, or the name of a file in diagnostics/adapters")
     parser.add_argument("--template", action="store_true", help="print an adapter to fill in, and do nothing else")
-    parser.add_argument("--out", type=Path, default=Path("conformance"), help="folder of conformance.json and .png")
+    parser.add_argument("--out", type=Path, default=Path("conformance"), help="folder for the numbers and the picture")
     return parser.parse_args(argv)
 
 

@@ -352,9 +352,7 @@ def possible(name: str, way: dict[str, str]) -> bool:
             return way["time limit"] == way["end of the batch"] == "terminal" and "targets" not in odd
         return not (way["estimator"] == "no lambda" and way["targets"] == "returns")
     if name == "value_loss":
-        if way["clipping"] == "no":
-            return "range" not in odd
-        return way["clipping"] != "signed" or way["error"] != "smooth_l1"
+        return way["clipping"] != "no" or "range" not in odd
     if name == "scale_rewards":
         if way["divided by"] == "nothing":
             return odd.keys() <= {"divided by", "clipped at"}
