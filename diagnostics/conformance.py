@@ -129,6 +129,8 @@ def answers(adapter: ModuleType, name: str) -> dict[str, np.ndarray]:
 
 def checked(numbers: Any, shape: tuple[int, ...], what: str) -> np.ndarray:
     """The numbers in float64. Raises Refused where they have another shape, are no real numbers or are not finite."""
+    if numbers is None:
+        raise Refused(f"{what} is missing: it returns None")
     numbers = numbers.detach().cpu().numpy() if hasattr(numbers, "detach") else np.asarray(numbers)
     if numbers.shape != shape:
         raise Refused(f"{what} has shape {numbers.shape}, not {shape}")
@@ -219,7 +221,7 @@ def search(name: str, found: dict[str, np.ndarray]) -> dict[str, Any]:
     else:  # the one from which the numbers are off least in the mean, and no more than by all of their size
         nearest = int(np.argmin([sum(np.minimum(x, 1).mean() for x in parts.values()) for parts in errors]))
         factors = {}
-    off = {part: np.flatnonzero(x > TOLERANCE).tolist() for part, x in errors[nearest].items()}
+    worst = {part: [i for i in np.argsort(-x) if x[i] > TOLERANCE] for part, x in errors[nearest].items()}
     return dict(
         verdict="none",
         way=family(name)[nearest][0],
@@ -227,7 +229,7 @@ def search(name: str, found: dict[str, np.ndarray]) -> dict[str, Any]:
         error=furthest[nearest],
         members=len(family(name)),
         factors=factors,
-        off={part: [rows_of(name)[part][i] for i in rows] for part, rows in off.items() if rows},
+        off={part: [rows_of(name)[part][i] for i in rows] for part, rows in worst.items() if rows},  # furthest first
         of={part: x.size for part, x in errors[nearest].items()},
     )
 
@@ -246,7 +248,7 @@ def describe(entry: dict[str, Any]) -> list[str]:
     lines += entry["differences"] or ["as ppo.py"]
     for part, rows in entry["off"].items():
         some = ", ".join(rows[:3]) + ", ..." * (len(rows) > 3)
-        text = f"{part} off on {len(rows)} of {entry['of'][part]} rows: {some}"
+        text = f"{part}: off on {len(rows)} of {entry['of'][part]} rows, most on {some}"
         factor = entry["factors"].get(part)
         lines.append(f"{text}; everywhere by the factor {factor:.6g}" if factor else text)
     return [*lines, f"by up to {entry['error']:.2g} of 1 + |the member's number|"]
@@ -363,8 +365,9 @@ def main(argv: list[str] | None = None) -> None:
         stop(refused)
     for name, (title, found) in measured.items():
         entries[name] = dict(title=title, functions={name: search(name, numbers) for name, numbers in found.items()})
-        print_table(title, entries[name]["functions"])
     path.write_text(json.dumps(entries, indent=1) + "\n")
+    for name in measured:
+        print_table(entries[name]["title"], entries[name]["functions"])
     print(path)
     try:
         draw(entries, args.out / "conformance.png")
