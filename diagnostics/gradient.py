@@ -300,8 +300,10 @@ def noise_scale(gradients: np.ndarray, pairs: int, resamples: int = 500) -> dict
     without bias. S is that of segments, expressed per pair, because neighbouring pairs are correlated. B and the ends
     of its 95 % bootstrap interval over the estimates (one that is drawn twice is not multiplied by itself) are None
     where |g|^2 is not found to be positive; then B is too large to be told from so few pairs. With ten estimates, the
-    interval contains B in 91 to 94 % of cases. `products` has the products g_i . g_j for i <= j, row by row, and
-    `scatter` those of the estimates' deviations from their mean; all else follows from them."""
+    interval contains B in 91 to 94 % of cases where the noise has 20 effective dimensions, tr(S)^2 / tr(S^2), or more.
+    With six it does so in 90 %, with two in 86 %, and B is then about 5 % and 13 % too small. `products` has the
+    products g_i . g_j for i <= j, row by row, and `scatter` those of the estimates' deviations from their mean; all
+    else follows from them."""
     around = gradients - gradients.mean(0)  # S does not depend on g, whose noise would hide a small S in the draws
     products, scatter = gradients @ gradients.T, around @ around.T
 

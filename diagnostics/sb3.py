@@ -10,8 +10,8 @@ Baselines3 Zoo. SB3 saves in the middle of a rollout, so a file becomes the chec
 was in; of two files in the same iteration the later one counts. With its monitor.csv, the run also has a progress.csv,
 from which the report can judge learning.
 
-SB3 need not be installed, and nothing in the files is executed. The tensors are loaded with weights_only, the settings
-are read as JSON, and the pickle of VecNormalize is read by an Unpickler that calls nothing.
+SB3 need not be installed, and nothing in the files is executed: sb3_files.py reads them. What belongs to the agent but
+cannot be imported, such as another optimizer than Adam, is refused in one line.
 
 This file is also the run's script: it has the functions that the diagnostics call, as the scripts in algos/ have them,
 and they do what SB3 does. Actions are clipped to their bounds; VecNormalize's statistics take the observations of all
@@ -24,25 +24,22 @@ unless its learning rate has come down to 0.
 
 from __future__ import annotations
 
-import base64
 import csv
 import hashlib
-import io
 import json
-import pickle
-import pickletools
 import re
-import zipfile
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import gymnasium as gym
+import mujoco
 import numpy as np
 import torch
 import tyro
 from common.runs import note, run_program, stop
+from sb3_files import SCHEDULES, Agent, Episode, Schedule, read_agent, read_monitors, read_vecnormalize
 from torch import Tensor, nn
 from torch.distributions import Independent, Normal, kl_divergence
 
@@ -58,19 +55,18 @@ class Files:
     env_id: str = ""
     """the environment, with the wrappers of the training (my_module:MyEnv-v0); default: the one that --monitor names"""
     vecnormalize: Path | None = None
-    """statistics of VecNormalize; default: those beside each file, if there are any"""
+    """statistics of VecNormalize for files without their own, which are rl_model_vecnormalize_N_steps.pkl beside
+    rl_model_N_steps.zip, or vecnormalize.pkl in a folder with the name of the file or of the environment"""
+    without_vecnormalize: bool = False
+    """import agents that were trained behind VecNormalize as if they were not"""
     monitor: tuple[Path, ...] = ()
     """monitor.csv of each of the training's environments, for the run's progress.csv"""
     learning_rate: float | None = None
-    """constant learning rate, where the files do not say it"""
+    """constant learning rate; default: what the files say, or else the rate of the last update"""
     clip_range: float | None = None
     """constant clip range, where the files do not say it"""
     clip_range_vf: float | None = None
     """constant clip range of the value function, where the files do not say it"""
-
-
-# first value, last value, and the share of the training after which the last is reached
-Schedule = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
@@ -86,8 +82,8 @@ class Args:
     rollout_pairs: int = 2048  # both multiplied, in training; diagnostics change the two for their own rollouts
     batch_size: int = 64  # pairs of a minibatch; the last one of an epoch may have fewer
     epochs: int = 10
-    learning_rate: Schedule = (3e-4, 3e-4, 1.0)
-    clip_range: Schedule = (0.2, 0.2, 1.0)
+    learning_rate: Schedule = 3e-4
+    clip_range: Schedule = 0.2
     clip_range_vf: Schedule | None = None
     gamma: float = 0.99
     gae_lambda: float = 0.95
@@ -110,11 +106,8 @@ class Args:
     reward_clip_range: float = 10.0
     norm_gamma: float = 0.99  # of the returns by whose standard deviation rewards are divided
     norm_eps: float = 1e-8
+    norm_frozen: bool = False  # VecNormalize(training=False)
     compile: bool = False  # its updates are ordinary torch
-
-    @property
-    def clip_eps(self) -> float:  # trust_region.py knows the clip of the ratio by this name
-        return self.clip_range[0]
 
 
 @dataclass
@@ -148,7 +141,7 @@ class Actor:
 
 def begin_episodes(args: Args, state: State) -> None:
     """Gives every actor a new episode, since no file says where the old ones were."""
-    note("SB3 saves neither random numbers nor environments: the iterations taken here are like its own, not the same")
+    note("SB3 saves neither random numbers nor environments: iterations taken here are like its own, not the same")
     state.actors = [Actor(actor.env) for actor in state.actors]
 
 
@@ -258,7 +251,7 @@ def estimate_advantages(args: Args, state: State, experience: dict[str, Any]) ->
     batch |= dict(old_means=old_policy.mean, old_stds=old_policy.stddev, old_values=old_values)
     batch |= dict(old_log_probs=old_policy.log_prob(actions))
     for name in ("clip_range", "clip_range_vf"):
-        if getattr(args, name):
+        if getattr(args, name) is not None:
             batch[name] = torch.full_like(old_values, value_now(args, state, getattr(args, name)))
     return batch
 
@@ -275,8 +268,13 @@ def discounted_sums(x: np.ndarray, ends: np.ndarray, decay: float) -> np.ndarray
 
 def value_now(args: Args, state: State, schedule: Schedule) -> float:
     """Returns the schedule's value for the coming update. SB3 looks at it when the update's own rollout is done."""
+    return value_at(schedule, (state.iteration + 1) * args.rollout_pairs / args.schedule_steps)
+
+
+def value_at(schedule: Schedule, done: float) -> float:
+    if isinstance(schedule, float):
+        return schedule
     first, last, fraction = schedule
-    done = (state.iteration + 1) * args.rollout_pairs / args.schedule_steps
     return last if done > fraction else first + done * (last - first) / fraction
 
 
@@ -297,7 +295,7 @@ def value_loss(args: Args, value: Callable, batch: dict[str, Tensor]) -> Tensor:
     """Returns the mean squared error. With clip_range_vf it is that of a value clipped to be near the old one; unlike
     in algos/ppo.py, it is not the larger of both errors."""
     values = value(batch["obs"])
-    if args.clip_range_vf:
+    if args.clip_range_vf is not None:
         eps, old_values = batch["clip_range_vf"], batch["old_values"]
         values = old_values + (values - old_values).clamp(-eps, eps)
     return nn.functional.mse_loss(batch["value_targets"], values)
@@ -397,8 +395,8 @@ class Value(nn.Module):
 class RunningStats:
     """Mean and variance as VecNormalize has them: in batches of all environments, from a count of 1e-4 on."""
 
-    def __init__(self, shape: tuple[int, ...], eps: float):
-        self.frozen, self.eps = False, eps
+    def __init__(self, shape: tuple[int, ...], eps: float, frozen: bool):
+        self.frozen, self.eps = frozen, eps
         self.count, self.mean, self.var = 1e-4, np.zeros(shape), np.ones(shape)
 
     def push(self, x: np.ndarray) -> None:
@@ -429,6 +427,7 @@ def make_networks(args: Args, obs_size: int, action_size: int) -> tuple[Policy, 
 
 
 def make_actors(args: Args) -> list[Actor]:
+    mujoco.set_mju_user_warning(lambda _: None)  # otherwise HalfCheetah writes MUJOCO_LOG.TXT where it is started
     return [Actor(gym.make(args.env_id, disable_env_checker=True)) for _ in range(args.num_envs)]
 
 
@@ -437,7 +436,7 @@ def initial_state(args: Args, actors: list[Actor]) -> State:
     policy, value = make_networks(args, shape[0], actors[0].env.action_space.shape[0])
     zeros = torch.zeros(sum(p.numel() for x in (policy, value) for p in x.parameters()))
     adam = dict(step=0.0, exp_avg=zeros, exp_avg_sq=zeros.clone())
-    stats = RunningStats(shape, args.norm_eps), RunningStats((), args.norm_eps)
+    stats = [RunningStats(x, args.norm_eps, args.norm_frozen) for x in (shape, ())]
     return State(actors, np.random.default_rng(args.seed), policy, value, adam, *stats)
 
 
@@ -459,214 +458,33 @@ def restore(state: State, checkpoint: dict[str, Any]) -> None:
     state.global_step = checkpoint["global_step"]
 
 
-# Files ---------------------------------------------------------------------------------------------------------------
+# Import --------------------------------------------------------------------------------------------------------------
 
-
-class Inert:
-    """What every global of a pickle becomes: it keeps what it is called with and does nothing."""
-
-    name = ""
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Inert:
-        inert = object.__new__(cls)
-        inert.args, inert.state = args, None
-        return inert
-
-    def __init__(self, *args: Any, **kwargs: Any):
-        pass
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Inert:
-        return Inert(*args)
-
-    def __setstate__(self, state: Any) -> None:
-        self.state = state
-
-    def ignore(self, *_: Any) -> None:
-        pass
-
-    __setitem__ = append = extend = add = ignore
-
-
-class InertUnpickler(pickle.Unpickler):
-    """Reads a pickle without importing or calling anything that it names."""
-
-    def find_class(self, module: str, name: str) -> type[Inert]:
-        return type("Inert", (Inert,), dict(name=f"{module}.{name}"))
-
-    def persistent_load(self, _: Any) -> NoReturn:
-        raise pickle.UnpicklingError("persistent id")
-
-
-def to_numpy(x: Any) -> Any:
-    """Returns recorded arrays and scalars of numpy, which its versions 1 and 2 pickle in different ways, as what they
-    were; plain values stay what they are."""
-    kind = x.name.rpartition(".")[2] if isinstance(x, Inert) else ""
-    if kind == "_reconstruct":
-        _, shape, dtype, fortran, data = x.state
-        flat = np.frombuffer(data, to_dtype(dtype))
-        return (flat.reshape(shape[::-1]).T if fortran else flat.reshape(shape)).copy()
-    if kind == "_frombuffer":
-        data, dtype, shape, order = x.args
-        return np.frombuffer(data, to_dtype(dtype)).reshape(shape, order=order).copy()
-    if kind == "scalar":
-        return np.frombuffer(x.args[1], to_dtype(x.args[0]))[0]
-    if not isinstance(x, bool | int | float):
-        raise ValueError(x)
-    return x
-
-
-def to_dtype(x: Inert) -> np.dtype:
-    if x.name != "numpy.dtype" or not re.fullmatch(r"[fiub][1248]", x.args[0]):
-        raise ValueError(x.name)
-    order = x.state[1] if x.state else "|"
-    return np.dtype(order.replace("|", "") + x.args[0])
-
-
-def read_vecnormalize(path: Path) -> dict[str, Any]:
-    """Reads a file of VecNormalize: its settings, and obs_rms and ret_rms as mean, var and count."""
-    try:
-        found = InertUnpickler(io.BytesIO(path.read_bytes())).load()
-        if not found.name.endswith("vec_normalize.VecNormalize"):
-            raise ValueError(found.name)
-        names = "norm_obs norm_reward clip_obs clip_reward gamma epsilon".split()
-        values = {name: to_numpy(found.state[name]) for name in names}
-        for name in ("obs_rms", "ret_rms"):
-            if name in found.state:
-                values[name] = {key: np.asarray(to_numpy(x), float) for key, x in found.state[name].state.items()}
-        return values
-    except OSError as error:
-        stop(f"{path}: {error.strerror}")
-    except Exception:  # corrupt bytes raise almost anything
-        stop(f"{path} is not the pickle that VecNormalize.save writes, or it is damaged")
-
-
-@dataclass
-class Agent:
-    """What a zip file of SB3 holds, and the statistics of VecNormalize that belong to it."""
-
-    path: Path
-    version: str
-    data: dict[str, Any]  # settings
-    policy: dict[str, Tensor]
-    optimizer: dict[str, Any]
-    statistics: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def batch(self) -> int:
-        return self.data["n_steps"] * self.data["n_envs"]
-
-    @property
-    def iteration(self) -> int:
-        """Updates that it has made. A file is saved in mid-rollout, so its number of steps does not tell."""
-        done = 1 - self.data["_current_progress_remaining"]
-        return round(done * self.data["_total_timesteps"] / self.batch)
-
-
-NEEDED = """
-    n_steps n_envs batch_size n_epochs gamma gae_lambda ent_coef vf_coef max_grad_norm learning_rate clip_range
-    policy_kwargs observation_space action_space num_timesteps _total_timesteps _current_progress_remaining
+OUR_NAMES = dict(n_envs="num_envs", n_steps="num_steps", n_epochs="epochs", ent_coef="entropy_coef")
+SAME = """
+    n_envs n_steps batch_size n_epochs gamma gae_lambda ent_coef vf_coef max_grad_norm seed target_kl
+    normalize_advantage learning_rate clip_range clip_range_vf
 """.split()
 
 
-def read_agent(path: Path) -> Agent:
-    """Reads a zip file. Stops at what is no PPO agent, and at what this file does not know how to continue."""
-    try:
-        with zipfile.ZipFile(path) as file:
-            data, version = json.loads(file.read("data")), file.read("_stable_baselines3_version").decode().strip()
-            if not {"clip_range", "n_epochs"} <= data.keys():
-                stop(f"{path} is not an agent of PPO, the only algorithm of SB3 that can be imported")
-            tensors = [
-                torch.load(io.BytesIO(file.read(name)), weights_only=True, map_location="cpu")
-                for name in ("policy.pth", "policy.optimizer.pth")
-            ]
-    except OSError as error:
-        stop(f"{path}: {error.strerror or error}")
-    except Exception:  # damaged files raise almost anything
-        stop(f"{path} is not a zip file that SB3's save() writes, or it is damaged")
-    agent = Agent(path, version, data, *tensors)
-    if missing := [name for name in NEEDED if name not in data]:
-        stop(f"{path}: SB3 {version}, which wrote it, did not save {', '.join(missing)}")
-    for space, kind in (("action_space", "actions"), ("observation_space", "observations")):
-        shape = data[space].get("_shape", data[space].get("shape"))
-        if "Box" not in data[space].get(":type:", "") or not isinstance(shape, list) or len(shape) != 1:
-            stop(f"{path}: its {kind} are not vectors of numbers, and only those can be imported")
-    known = r"log_std|(mlp_extractor\.(policy|value)_net|action_net|value_net)\..*"
-    if any(name.startswith("mlp_extractor.shared_net") for name in agent.policy):
-        stop(f"{path}: its networks share layers, which SB3 has not had since 1.8.0 and this project never had")
-    if data.get("use_sde") or data["policy_kwargs"].get("squash_output"):
-        stop(f"{path}: gSDE and squashed actions cannot be imported")
-    if not all(re.fullmatch(known, name) for name in agent.policy):
-        stop(f"{path}: recurrent networks and feature extractors with weights cannot be imported")
-    if not data.get("policy_class", {}).get("__module__", "").startswith("stable_baselines3."):
-        stop(f"{path}: it has a policy class of its own, whose code would have to run")
-    return agent
-
-
-def read_schedule(agent: Agent, name: str, given: float | None) -> Schedule:
-    """Reads a schedule from a number, a text, or the bytes of a pickle, but never by running it."""
-    entry = agent.data[name] if given is None else given
-    if isinstance(entry, int | float):
-        return float(entry), float(entry), 1.0
-    if name == "learning_rate":
-        entry = agent.data.get("lr_schedule", entry)
-    text, number = str(entry.get("value_schedule", "")), r"([-+.\deE]+)"
-    if found := re.fullmatch(rf"ConstantSchedule\(val={number}\)", text):
-        return float(found[1]), float(found[1]), 1.0
-    if found := re.fullmatch(rf"LinearSchedule\(start={number}, end={number}, end_fraction={number}\)", text):
-        return float(found[1]), float(found[2]), float(found[3])
-    try:  # before 2.7.0, the number stands only in the pickle of the function that returns it
-        codes = list(pickletools.genops(base64.b64decode(entry[":serialized:"])))
-        numbers = [x for code, x, _ in codes if code.name == "BINFLOAT"]
-        names = {x for code, x, _ in codes if "UNICODE" in code.name}
-        if "constant_fn.<locals>.func" in names and len(numbers) == 1:
-            return numbers[0], numbers[0], 1.0
-        if "SimpleLinearSchedule" in names and len(numbers) == 1:  # RL Baselines3 Zoo has this one
-            return numbers[0], 0.0, 1.0
-    except Exception:
-        pass
-    stop(f"{agent.path}: only its own code knows its {name}; say it with --{name.replace('_', '-')} NUMBER")
-
-
-# Import --------------------------------------------------------------------------------------------------------------
-
-SAME = "n_envs n_steps batch_size n_epochs gamma gae_lambda ent_coef vf_coef max_grad_norm".split()
-OUR_NAMES = dict(n_envs="num_envs", n_steps="num_steps", n_epochs="epochs", ent_coef="entropy_coef")
-
-
-def settings_of(files: Files, agent: Agent, env_id: str) -> Args:
-    data, statistics, group = agent.data, agent.statistics, agent.optimizer["param_groups"][0]
-    activation = re.findall(r"(\w+)'>$", data["policy_kwargs"].get("activation_fn", "<class 'torch.nn.Tanh'>"))
-    if not activation or not hasattr(nn, activation[0]):
-        stop(f"{agent.path}: its activation is none of torch's")
-    hidden = {
-        f"{net}_hidden": tuple(
-            len(x) for name, x in agent.policy.items() if re.fullmatch(rf"mlp_extractor\.{net}_net\.\d+\.weight", name)
-        )
-        for net in ("policy", "value")
-    }
-    rate = read_schedule(agent, "learning_rate", files.learning_rate)
-    has_vf = data.get("clip_range_vf") is not None or files.clip_range_vf is not None
+def settings_of(agent: Agent, env_id: str) -> Args:
+    data, statistics = agent.settings, agent.statistics
     # A finished agent has no next iteration in its own plan. One more shows what its step would be.
-    done = agent.iteration * agent.batch
+    one_more = agent.batch * (value_at(data["learning_rate"], 1.0) > 0)
     normalized = dict(norm_obs=False, norm_reward=False, clip_obs=10.0, clip_reward=10.0, gamma=0.99, epsilon=1e-8)
-    normalized |= statistics
+    normalized |= dict(training=True) | statistics
     return Args(
         **{OUR_NAMES.get(name, name): data[name] for name in SAME},
-        **hidden,
         env_id=env_id,
-        seed=data.get("seed") or 0,
-        total_timesteps=max(data["_total_timesteps"], done + agent.batch * (rate[1] > 0)),
+        total_timesteps=max(data["_total_timesteps"], agent.iteration * agent.batch + one_more),
         schedule_steps=data["_total_timesteps"],
         rollout_pairs=agent.batch,
-        learning_rate=rate,
-        clip_range=read_schedule(agent, "clip_range", files.clip_range),
-        clip_range_vf=read_schedule(agent, "clip_range_vf", files.clip_range_vf) if has_vf else None,
-        target_kl=data.get("target_kl"),
-        normalize_advantage=data.get("normalize_advantage", True),
-        activation=activation[0],
-        betas=tuple(group["betas"]),
-        adam_eps=group["eps"],
-        weight_decay=float(group["weight_decay"]),
+        policy_hidden=agent.hidden["policy"],
+        value_hidden=agent.hidden["value"],
+        activation=agent.activation,
+        betas=agent.group["betas"],
+        adam_eps=agent.group["eps"],
+        weight_decay=agent.group["weight_decay"],
         obs_norm=normalized["norm_obs"],
         obs_clip=normalized["norm_obs"],
         obs_clip_range=normalized["clip_obs"],
@@ -675,86 +493,71 @@ def settings_of(files: Files, agent: Agent, env_id: str) -> Args:
         reward_clip_range=normalized["clip_reward"],
         norm_gamma=normalized["gamma"],
         norm_eps=normalized["epsilon"],
+        norm_frozen=not normalized["training"],
     )
 
 
-def make_checkpoint(agent: Agent, args: Args) -> dict[str, Any]:
-    """Returns the fields of the agent's state. Stops where its tensors do not fit the environment."""
-    state = initial_state(args, make_actors(args))
-    renamed = {"policy": {}, "value": {}}
-    for name, x in agent.policy.items():
-        net, ours = ("value", "net") if "value_net" in name else ("policy", "mean")
-        last = 2 * len(args.value_hidden if net == "value" else args.policy_hidden)
-        name = re.sub(r"^mlp_extractor\.\w+_net\.", f"{ours}.", name)
-        renamed[net][re.sub(r"^(action|value)_net\.", f"{ours}.{last}.", name)] = x
-    try:
-        state.policy.load_state_dict(renamed["policy"])
-        state.value.load_state_dict(renamed["value"])
-    except RuntimeError:
-        sees, acts = renamed["policy"]["mean.0.weight"].shape[1], len(renamed["policy"]["log_std"])
-        spaces = state.actors[0].env.observation_space, state.actors[0].env.action_space
-        text = f"{sees} observed numbers and {acts} actions, but {args.env_id} has {spaces[0].shape[0]} and"
-        stop(f"{agent.path} has {text} {spaces[1].shape[0]}; name the --env-id of its training, with its wrappers")
-    if moments := agent.optimizer["state"]:
-        state.adam = dict(step=float(moments[0]["step"]))
-        for name in ("exp_avg", "exp_avg_sq"):
-            state.adam[name] = torch.cat([moments[i][name].flatten() for i in range(len(agent.policy))])
+def make_checkpoint(agent: Agent, args: Args, actors: list[Actor]) -> dict[str, Any]:
+    """Returns the fields of the agent's state."""
+    state = initial_state(args, actors)
+    with torch.no_grad():
+        for ours, theirs in zip(in_order(state), agent.networks.values()):
+            ours.copy_(theirs)
     checkpoint = {name: getattr(state, name).state_dict() for name in ("policy", "value")}
     for ours, theirs in (("obs_stats", "obs_rms"), ("reward_stats", "ret_rms")):
         stats = getattr(state, ours)
         found = agent.statistics.get(theirs) or dict(count=stats.count, mean=stats.mean, var=stats.var)
         if found["mean"].shape != stats.mean.shape:
             stop(f"{agent.path}: the statistics of VecNormalize are not those of {args.env_id}")
-        tensors = {x: torch.from_numpy(np.array(found[x])) for x in ("mean", "var")}
-        checkpoint[ours] = tensors | dict(count=float(found["count"]))
+        checkpoint[ours] = found | {x: torch.from_numpy(np.array(found[x])) for x in ("mean", "var")}
     counters = dict(iteration=agent.iteration, global_step=agent.iteration * agent.batch)
-    return checkpoint | counters | dict(adam=state.adam, rng=state.rng.bit_generator.state)
+    return checkpoint | counters | dict(adam=agent.moments or state.adam, rng=state.rng.bit_generator.state)
 
 
 def find_agents(files: Files) -> list[Agent]:
-    """Returns the agents, one for each iteration, in order, each with the statistics that belong to it."""
+    """Returns the agents, one for each iteration, in order."""
     paths = [x for path in files.agents for x in (sorted(path.glob("*.zip")) if path.is_dir() else [path])]
-    found = {}
-    for agent in sorted(map(read_agent, paths), key=lambda x: x.data["num_timesteps"]):
-        found[agent.iteration] = agent  # of two in one iteration, the later stays
-    if len({(x.batch, x.data["n_envs"], x.data["_total_timesteps"]) for x in found.values()}) > 1:
-        stop("these files are not of one training: they differ in n_steps, n_envs or the number of steps")
-    for agent in found.values():
-        path = find_statistics(files, agent.path)
-        agent.statistics = read_vecnormalize(path) if path else {}
-    if without := [x.path for x in found.values() if not x.statistics and any(y.statistics for y in found.values())]:
-        stop(f"{without[0]} has no statistics of VecNormalize beside it, but others have: name its --vecnormalize")
+    given = {name: getattr(files, name) for name in SCHEDULES}
+    agents = sorted((read_agent(path, given) for path in paths), key=lambda x: x.settings["num_timesteps"])
+    for name in ("n_steps", "n_envs", "_total_timesteps", "seed", "start_time"):
+        if len({x.settings[name] for x in agents}) > 1:
+            stop(f"these files are not of one training, since they differ in {name.lstrip('_')}")
+    found = {agent.iteration: agent for agent in agents}  # of two in one iteration, the later stays
     return list(found.values()) or stop("there is no zip file")
 
 
-def find_statistics(files: Files, agent: Path) -> Path | None:
-    """Returns the file of VecNormalize's statistics that belongs to an agent, or None if it was trained without."""
-    numbered = re.sub(r"_(\d+_steps)\.zip$", r"_vecnormalize_\1.pkl", agent.name)
-    own = agent.with_name(numbered)
-    if numbered != agent.name and own.is_file():
-        return own
-    # RL Baselines3 Zoo saves one file for all agents, in a folder beside them.
-    common = [files.vecnormalize, agent.with_name("vecnormalize.pkl"), *agent.parent.glob("*/vecnormalize.pkl")]
-    path = next((x for x in common if x and (x == files.vecnormalize or x.is_file())), None)
-    if path and numbered != agent.name:
-        note(f"checkpoints without statistics of their own get those of {path}")
-    return path
+def find_statistics(files: Files, agent: Agent, env_id: str) -> Path | None:
+    """Returns the file of VecNormalize's statistics that belongs to an agent, or None if it was trained without. The
+    agent's own file says whether it was."""
+    if not agent.normalized and files.vecnormalize:
+        stop(f"{agent.path} was trained without VecNormalize, so {files.vecnormalize} does not belong to it")
+    if not agent.normalized or files.without_vecnormalize:
+        return None
+    numbered = re.sub(r"_(\d+_steps)\.zip$", r"_vecnormalize_\1.pkl", agent.path.name)
+    beside = [agent.path.with_name(numbered)] if numbered != agent.path.name else []
+    # RL Baselines3 Zoo saves one file for all agents, in a folder with the environment's name beside them.
+    names = agent.path.stem, env_id.rpartition(":")[2].replace("/", "-")
+    folders = [agent.path.with_name(name) / "vecnormalize.pkl" for name in names]
+    candidates = [x for x in beside if x.is_file()] + [files.vecnormalize] + [x for x in folders if x.is_file()]
+    text = "was trained behind VecNormalize; name its statistics with --vecnormalize, or say --without-vecnormalize"
+    return next(filter(None, candidates), None) or stop(f"{agent.path} {text}")
 
 
-Episode = tuple[float, int]  # return and length
-
-
-def read_monitors(paths: tuple[Path, ...]) -> tuple[str, list[list[Episode]]]:
-    """Returns the environment's id, where it stands there, and the episodes of each environment."""
-    env_id, found = "", []
-    for path in paths:
-        try:
-            first, *lines = path.read_text().splitlines()
-            env_id = json.loads(first.removeprefix("#")).get("env_id") or env_id
-            found.append([(float(row["r"]), int(float(row["l"]))) for row in csv.DictReader(lines)])
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            stop(f"--monitor {path} is not a file that SB3's Monitor writes")
-    return env_id, found
+def check_environment(agent: Agent, env: gym.Env, env_id: str) -> None:
+    """Stops where an agent was trained in another environment, as far as its file tells. Actions are clipped to their
+    bounds. Those of observations do nothing, and versions of an environment differ in them, so these get a note."""
+    spaces = [getattr(env, name) for name in agent.spaces]
+    sizes = [x.shape if isinstance(x, gym.spaces.Box) else () for x in spaces]
+    if any(len(size) != 1 for size in sizes):
+        stop(f"--env-id {env_id}: its observations and actions are not vectors of numbers")
+    had, has = [x.shape[1] for x in agent.spaces.values()], [size[0] for size in sizes]
+    if had != has:
+        text = f"{had[0]} observed numbers and {had[1]} actions, but {env_id} has {has[0]} and {has[1]}"
+        stop(f"{agent.path} has {text}; name the --env-id of its training, with its wrappers")
+    for (name, bounds), space in zip(agent.spaces.items(), spaces):
+        if not np.all(np.isclose(bounds, [space.low, space.high], rtol=1e-3) | np.isnan(bounds)):
+            say, what = (stop, "actions") if name == "action_space" else (note, "observations")
+            say(f"{agent.path} had other bounds of {what} than {env_id}; name the --env-id with its wrappers")
 
 
 def write_progress(path: Path, agent: Agent, monitors: list[list[Episode]]) -> None:
@@ -763,7 +566,7 @@ def write_progress(path: Path, agent: Agent, monitors: list[list[Episode]]) -> N
     ended = {}
     for episodes in monitors:
         for episode, steps in zip(episodes, np.cumsum([length for _, length in episodes])):
-            ended.setdefault((int(steps) - 1) // agent.data["n_steps"], []).append(episode)
+            ended.setdefault((int(steps) - 1) // agent.settings["n_steps"], []).append(episode)
     columns = "iteration global_step sps episodes episodic_return episodic_length entropy mean_kl explained_variance"
     with open(path, "w", newline="") as file:
         table = csv.DictWriter(file, columns.split())
@@ -779,22 +582,31 @@ def write_progress(path: Path, agent: Agent, monitors: list[list[Episode]]) -> N
 
 def main(argv: list[str] | None = None) -> None:
     files = tyro.cli(Files, args=argv, description=__doc__)
+    if files.vecnormalize and files.without_vecnormalize:
+        stop("--vecnormalize and --without-vecnormalize contradict each other")
     monitored, episodes = read_monitors(files.monitor)
     env_id = files.env_id or monitored or stop("the files do not say which environment this is: name it with --env-id")
+    if monitored and monitored != env_id.rpartition(":")[2]:
+        note(f"--monitor says that the environment was {monitored}, but --env-id says {env_id}")
     agents = find_agents(files)
+    try:
+        actors = make_actors(Args(env_id=env_id))
+    except (gym.error.Error, ImportError, TypeError, ValueError) as error:
+        stop(" ".join(f"--env-id {env_id}: {error}".split()))
     script = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
     checkpoints = {}
     for agent in agents:
-        try:
-            args = settings_of(files, agent, env_id)
-            config = dict(algo="sb3", args=asdict(args), script=script, versions=dict(stable_baselines3=agent.version))
-            checkpoints[agent.iteration] = config | make_checkpoint(agent, args)
-        except (gym.error.Error, ImportError) as error:
-            stop(f"--env-id {env_id}: {' '.join(str(error).split())}")
-    if (files.out / "config.json").exists():
-        stop(f"--out {files.out} holds a run already; name another folder")
+        check_environment(agent, actors[0].env, env_id)
+        path = find_statistics(files, agent, env_id)
+        agent.statistics = read_vecnormalize(path) if path else {}
+        print(f"iteration {agent.iteration}: {agent.path}, {f'normalized by {path}' if path else 'not normalized'}")
+        args = settings_of(agent, env_id)
+        config = dict(algo="sb3", args=asdict(args), script=script, versions=dict(stable_baselines3=agent.version))
+        checkpoints[agent.iteration] = config | make_checkpoint(agent, args, actors)
     try:
-        (files.out / "checkpoints").mkdir(parents=True, exist_ok=True)
+        (files.out / "checkpoints").mkdir(parents=True)
+    except FileExistsError:
+        stop(f"--out {files.out} exists already; name another folder")
     except OSError as error:
         stop(f"--out {files.out}: {error.strerror}")
     for iteration, checkpoint in checkpoints.items():
@@ -802,7 +614,7 @@ def main(argv: list[str] | None = None) -> None:
     write_progress(files.out / "progress.csv", agents[-1], episodes)
     (files.out / "config.json").write_text(json.dumps(config, indent=1))  # the newest agent's; last: now it is a run
     made = f"iterations {', '.join(map(str, checkpoints))} of {agents[-1].batch:,} steps each"
-    print(f"{files.out}: PPO of SB3 {agents[-1].version} on {env_id}, {made}")
+    print(f"{files.out}: {agents[-1].algorithm} of SB3 {agents[-1].version} on {env_id}, {made}")
 
 
 if __name__ == "__main__":

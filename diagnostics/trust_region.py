@@ -72,7 +72,9 @@ def measure_step(source: Source, _: Sampler, __: Any, drawn: Callable) -> Iterat
     numbers = {}
     for where, (rollout, pairs) in data.items():
         numbers[where] = mean_reward(rollout["episodes"]) | step_size(after.policy, pairs, len(batch["obs"]))
-    if hasattr(settings, "clip_eps"):
+    if "clip_range" in batch:  # the clip of an agent of Stable-Baselines3 may have a schedule
+        numbers["max_ratio_allowed"] = 1 + batch["clip_range"][0].item()
+    elif hasattr(settings, "clip_eps"):
         numbers["max_ratio_allowed"] = 1 + settings.clip_eps
     if hasattr(settings, "max_kl"):
         last = getattr(settings, "max_kl_final", None) or settings.max_kl

@@ -1,16 +1,20 @@
 """Agents of Stable-Baselines3 against Stable-Baselines3 itself: the networks, a rollout, an update, and bad files."""
 
 import copy
+import io
+import json
 import os
 import pickle
 import shutil
 import subprocess
 import sys
+import tracemalloc
 import zipfile
 from dataclasses import replace
 from types import SimpleNamespace
 from unittest.mock import patch
 
+import common.kept
 import common.runs
 import common.sampling
 import gymnasium as gym
@@ -18,11 +22,14 @@ import numpy as np
 import pytest
 import torch
 from conftest import ROOT, load, progress
+from gymnasium.wrappers import RescaleAction
 from scipy.stats import ttest_ind
 from stable_baselines3 import PPO, SAC
+from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import CheckpointCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecNormalize
 
@@ -267,11 +274,275 @@ def test_folder_of_the_zoo(trained, tmp_path, capsys):
         shutil.copy(trained / "hopper" / name, tmp_path)
     monitor, out = str(tmp_path / "0.monitor.csv"), tmp_path / "run"
     load("sb3").main([str(tmp_path), "--monitor", monitor, "--out", str(out)])
-    assert "statistics of their own get those of" in capsys.readouterr().err
+    shared = tmp_path / "Hopper-v5" / "vecnormalize.pkl"
+    assert capsys.readouterr().out.count(f"normalized by {shared}\n") == 2
     module, paths = load("sb3"), sorted((out / "checkpoints").iterdir())
     found = [module.load_checkpoint(path)["obs_stats"]["count"] for path in paths]
     assert len(found) == 2 and found[0] == found[1]
     assert common.runs.read_config(out)["args"]["env_id"] == "Hopper-v5"  # which the monitor says
+
+
+# Agents that must not become another agent, one for each way in which that has happened ------------------------------
+
+
+def train(path, policy_kwargs=None, env="Pendulum-v1", **settings):
+    """A small agent of two updates, saved."""
+    kwargs = dict(net_arch=[8]) | (policy_kwargs or {})
+    model = PPO(
+        "MlpPolicy", env, **dict(n_steps=32, batch_size=16, seed=1, device="cpu") | settings, policy_kwargs=kwargs
+    )
+    model.learn(64).save(path)
+    return model
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """Small agents of the Pendulum: one as it is, and one behind VecNormalize, with its statistics."""
+    folder = tmp_path_factory.mktemp("small")
+    train(folder / "plain.zip")
+    env = VecNormalize(make_vec_env("Pendulum-v1", seed=1), gamma=np.float32(0.97), training=False)
+    train(folder / "normalized.zip", env=env)
+    env.save(str(folder / "statistics.pkl"))
+    return folder
+
+
+def bring_in(capsys, out, *arguments):
+    """Imports an agent of the Pendulum -> its arguments, or the line that refuses it; and the notes."""
+    capsys.readouterr()
+    flags = [*map(str, arguments), "--out", str(out)] + ["--env-id", "Pendulum-v1"] * ("--env-id" not in arguments)
+    with patch("sys.argv", ["sb3.py"]):
+        try:
+            load("sb3").main(flags)
+        except SystemExit as ended:
+            [*notes, line] = capsys.readouterr().err.splitlines()
+            assert ended.code == 2 and line.startswith("sb3.py: ") and not out.exists()
+            return line, notes
+    return SimpleNamespace(**common.runs.read_config(out)["args"]), capsys.readouterr().err.splitlines()
+
+
+def edited(path, new, data=None, parts=None, tensors=None):
+    """A copy of an agent's zip file with other settings, other parts or other tensors."""
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(new, "w", zipfile.ZIP_DEFLATED) as file:
+        for name in old.namelist():
+            content = old.read(name)
+            if name == "data" and data:
+                content = json.dumps(json.loads(content) | data)
+            if name in (tensors or {}):
+                buffer = io.BytesIO()
+                torch.save(tensors[name](torch.load(io.BytesIO(content), weights_only=True)), buffer)
+                content = buffer.getvalue()
+            file.writestr(name, (parts or {}).get(name, content))
+    return new
+
+
+def test_statistics_are_the_agents_own(small, tmp_path, capsys):
+    other = tmp_path / "agents" / "cheetah" / "vecnormalize.pkl"
+    other.parent.mkdir(parents=True)
+    for name in ("plain.zip", "normalized.zip"):
+        shutil.copy(small / name, tmp_path / "agents")
+    shutil.copy(small / "statistics.pkl", other)
+    plain, normalized = (tmp_path / "agents" / f"{name}.zip" for name in ("plain", "normalized"))
+    assert not bring_in(capsys, tmp_path / "a", plain)[0].obs_norm
+    assert "trained without VecNormalize" in bring_in(capsys, tmp_path / "b", plain, "--vecnormalize", other)[0]
+    assert "trained behind VecNormalize" in bring_in(capsys, tmp_path / "c", normalized)[0]
+    assert not bring_in(capsys, tmp_path / "d", normalized, "--without-vecnormalize")[0].obs_norm
+    other.parent.rename(other.parent.with_name("normalized"))  # now it bears the agent's name
+    args, _ = bring_in(capsys, tmp_path / "e", normalized)
+    assert args.obs_norm and args.norm_frozen and args.norm_gamma == np.float32(0.97)
+    module = load("sb3")
+    state = module.initial_state(module.Args(norm_frozen=True), module.make_actors(module.Args()))
+    assert state.obs_stats.frozen and state.reward_stats.frozen
+
+
+class Squashing(BaseFeaturesExtractor):
+    def __init__(self, space):
+        super().__init__(space, space.shape[0])
+
+    def forward(self, obs):
+        return 0.1 * torch.tanh(obs)
+
+
+class Signs(RolloutBuffer):
+    def compute_returns_and_advantage(self, **arguments):
+        super().compute_returns_and_advantage(**arguments)
+        self.advantages = np.sign(self.advantages)
+
+
+class ReLU(torch.nn.ReLU):
+    def forward(self, x):
+        return -super().forward(x)
+
+
+PARTS = {  # of an agent, which it must not lose, and what the line says
+    "features": (dict(policy_kwargs=dict(features_extractor_class=Squashing)), "features_extractor_class"),
+    "adamw": (dict(policy_kwargs=dict(optimizer_class=torch.optim.AdamW)), "optimizer_class"),
+    "sgd": (dict(policy_kwargs=dict(optimizer_class=torch.optim.SGD, optimizer_kwargs={})), "optimizer_class"),
+    "amsgrad": (dict(policy_kwargs=dict(optimizer_kwargs=dict(amsgrad=True))), "Adam with amsgrad"),
+    "maximize": (dict(policy_kwargs=dict(optimizer_kwargs=dict(maximize=True))), "Adam with maximize"),
+    "buffer": (dict(rollout_buffer_class=Signs), "rollout_buffer_class is not SB3's own"),
+    "prelu": (dict(policy_kwargs=dict(activation_fn=torch.nn.PReLU)), "activation_fn is <class 'torch.nn"),
+    "rrelu": (dict(policy_kwargs=dict(activation_fn=torch.nn.RReLU)), "activation_fn is <class 'torch.nn"),
+    "own": (dict(policy_kwargs=dict(activation_fn=ReLU)), "activation_fn is <class 'test_sb3.ReLU'>"),
+    "rescaled": (dict(env=lambda: RescaleAction(gym.make("Pendulum-v1"), -1, 1)), "other bounds of actions"),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_parts_that_cannot_be_imported_are_named(name, tmp_path, capsys):
+    settings, text = PARTS[name]
+    settings = settings | (dict(env=settings["env"]()) if "env" in settings else {})
+    train(tmp_path / "agent.zip", **settings)
+    assert text in bring_in(capsys, tmp_path / "run", tmp_path / "agent.zip")[0]
+
+
+def test_two_trainings_are_not_one_run(small, tmp_path, capsys):
+    for seed in (1, 2):
+        train(tmp_path / f"{seed}.zip", seed=seed)
+    both = tmp_path / "1.zip", tmp_path / "2.zip"
+    assert "not of one training, since they differ in seed" in bring_in(capsys, tmp_path / "run", *both)[0]
+    train(tmp_path / "2.zip")
+    assert "they differ in start_time" in bring_in(capsys, tmp_path / "run", *both)[0]
+
+
+def test_honest_agents_with_odd_settings(tmp_path, capsys):
+    """Scalars of numpy, a schedule that only its code knows, no training at all, and a training that diverged."""
+    agent, schedule = tmp_path / "agent.zip", dict(learning_rate=lambda left: 5e-4 + 2e-4 * left)
+    scalars = dict(n_steps=np.int64(32), gamma=np.float32(0.9), target_kl=np.float32(0.5), ent_coef=np.float64(0.1))
+    model = train(agent, **scalars, **schedule)
+    args, notes = bring_in(capsys, tmp_path / "a", agent)
+    assert (args.num_steps, args.gamma, args.target_kl, args.entropy_coef) == (32, np.float32(0.9), 0.5, 0.1)
+    assert args.learning_rate == model.policy.optimizer.param_groups[0]["lr"] == pytest.approx(5e-4)
+    assert "only its own code knows its learning_rate" in notes[0]
+    args, _ = bring_in(capsys, tmp_path / "b", agent, "--learning-rate", "1e-3")
+    assert args.learning_rate == 1e-3
+    args, notes = bring_in(capsys, tmp_path / "c", agent, "--clip-range", "0.3")
+    assert args.clip_range == 0.3 and "--clip-range 0.3 replaces the clip_range that the file says, 0.2" in notes[-1]
+    PPO("MlpPolicy", "Pendulum-v1", n_steps=32, batch_size=16, device="cpu").save(agent)
+    assert "not been trained yet" in bring_in(capsys, tmp_path / "d", agent)[0]
+    with torch.no_grad():
+        model.policy.action_net.weight.fill_(np.nan)
+    model.save(agent)
+    assert "its training diverged" in bring_in(capsys, tmp_path / "e", agent)[0]
+
+
+def first(of):
+    return lambda tensors: tensors | {next(iter(tensors)): of(next(iter(tensors.values())))}
+
+
+def group(**changes):
+    return lambda saved: saved | dict(param_groups=[saved["param_groups"][0] | changes])
+
+
+def moments(name, of):
+    return lambda saved: (
+        saved | dict(state=saved["state"] | {0: saved["state"][0] | {name: of(saved["state"][0][name])}})
+    )
+
+
+# A selection of some 1,850 edits that were tried, of which none ended in a traceback.
+EDITS = [dict(data={name: x}) for name in ("n_steps", "n_epochs", "_total_timesteps") for x in (None, "x", 2.5, 10**30)]
+EDITS += [dict(data=dict(gamma=x)) for x in (None, 2.5, np.nan, True, [], {":serialized:": "!!"}, 10**400)]
+EDITS += [dict(data={name: None}) for name in ("clip_range", "policy_kwargs", "observation_space", "policy_class")][:3]
+EDITS += [dict(data=dict(seed=-1)), dict(data=dict(clip_range=-0.2)), dict(data=dict(max_grad_norm=-1))]
+EDITS += [dict(data=dict(_current_progress_remaining=-1e300)), dict(data=dict(policy_kwargs=dict(activation_fn=3)))]
+EDITS += [dict(parts={name: x}) for name in ("data", "policy.pth", "policy.optimizer.pth") for x in (b"", b"[]", b"{")]
+EDITS += [dict(parts={"data": b"[" * 10**5}), dict(parts={"_stable_baselines3_version": b"\xff"})]
+EDITS += [dict(tensors={name: lambda _: {}}) for name in ("policy.pth", "policy.optimizer.pth")]
+STRANGE = (lambda x: None, lambda x: x.double(), lambda x: x * np.nan, lambda x: x[:0], lambda x: x + 1e30)
+STRANGE += (lambda x: torch.zeros(1).expand(10**5, 10**6), lambda x: x.to("meta"))
+EDITS += [dict(tensors={"policy.pth": first(x)}) for x in STRANGE]
+EDITS += [dict(tensors={"policy.optimizer.pth": moments("exp_avg_sq", x)}) for x in (*STRANGE, lambda x: x - 1)]
+EDITS += [dict(tensors={"policy.optimizer.pth": group(**x)}) for x in (dict(betas=()), dict(eps="x"), dict(lr=np.inf))]
+
+
+def test_edited_agents_are_refused(small, tmp_path, capsys):
+    for i, edit in enumerate(EDITS):
+        agent = edited(small / "plain.zip", tmp_path / "edited.zip", **edit)
+        line, _ = bring_in(capsys, tmp_path / f"run{i}", agent)
+        assert isinstance(line, str), edit
+
+
+def test_edited_statistics_are_refused(small, tmp_path, capsys):
+    statistics, env = tmp_path / "statistics.pkl", VecNormalize(make_vec_env("Pendulum-v1"), clip_obs=5.0)
+    flags = small / "normalized.zip", "--vecnormalize", statistics
+    env.save(str(statistics))
+    assert bring_in(capsys, tmp_path / "whole", *flags)[0].obs_clip_range == 5.0
+    edits = [(env, dict(gamma=np.nan, clip_obs=-1.0, epsilon="x", norm_obs=None, ret_rms=3))]
+    edits += [(env.obs_rms, dict(mean=np.full(3, np.nan), var=-np.ones(3), count=np.nan))]
+    for of, changes in edits:
+        for name, x in changes.items():
+            with patch.object(of, name, x):
+                env.save(str(statistics))
+            assert "not the pickle that" in bring_in(capsys, tmp_path / "run", *flags)[0], name
+    # The Unpickler allocates as much memory as the largest number under which it has to remember an object.
+    env.save(str(statistics))
+    whole = statistics.read_bytes()
+    statistics.write_bytes(whole[:2] + b"Nr" + (2**22).to_bytes(4, "little") + b"0" + whole[2:])
+    assert "not the pickle that" in bring_in(capsys, tmp_path / "run", *flags)[0]
+
+
+def test_sizes_are_looked_at_before_anything_is_unpacked(small, tmp_path, capsys):
+    agent = edited(small / "plain.zip", tmp_path / "large.zip", parts={"data": b" " * 70_000_000})
+    tracemalloc.start()
+    line, _ = bring_in(capsys, tmp_path / "run", agent)
+    assert "its data would take 70,000,000 bytes" in line and tracemalloc.get_traced_memory()[1] < 10_000_000
+    tracemalloc.stop()
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("archive/data/0", bytes(10**7))
+    agent = edited(small / "plain.zip", agent, parts={"policy.pth": buffer.getvalue()})
+    with patch("torch.load", side_effect=AssertionError):
+        assert "damaged" in bring_in(capsys, tmp_path / "run", agent)[0]
+
+
+def test_what_a_file_names_is_not_imported(small, runs, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(runs))
+    harmful = "open('imported', 'w')"
+    (runs / "harmful.py").write_text(harmful)
+    monitor, agent = runs / "monitor.csv", small / "plain.zip"
+    for env_id in ("harmful:Pendulum-v1", "Pendulum\n-v1", 3):
+        monitor.write_text("#" + json.dumps(dict(t_start=0, env_id=env_id)) + "\nr,l,t\n")
+        line, _ = bring_in(capsys, runs / "run", agent, "--monitor", monitor)
+        assert "--monitor" in line, env_id
+    monitor.write_text('#{"t_start": 0, "env_id": "Hopper-v5"}\nr,l,t\n')
+    _, notes = bring_in(capsys, runs / "run", agent, "--monitor", monitor)
+    assert "--monitor says that the environment was Hopper-v5" in notes[-1]
+    (runs / "harmful.py").rename(runs / "run" / "harmful.py")
+    (runs / "run" / "__init__.py").write_text(harmful)
+    config, checkpoint = json.loads((runs / "run" / "config.json").read_text()), runs / "run/checkpoints/iter_000002.pt"
+    for module in ("run.harmful", "run", "this"):
+        config["args"]["env_id"] = f"{module}:Pendulum-v1"
+        (runs / "run" / "config.json").write_text(json.dumps(config))
+        with pytest.raises(SystemExit) as ended:
+            load("trust_region").main(["run", "--jobs", "1"])
+        assert ended.value.code == 2 and "if you trust it" in capsys.readouterr().err
+    (runs / "run" / "__init__.py").unlink()
+    config["args"]["env_id"] = "mine:Mine-v0"  # a file of the reader's own
+    (runs / "run" / "config.json").write_text(json.dumps(config))
+    (runs / "mine.py").write_text(
+        "import gymnasium\ngymnasium.register('Mine-v0', gymnasium.spec('Pendulum-v1').entry_point)"
+    )
+    assert common.runs.read_config(runs / "run")
+    source = common.runs.Source(ROOT / "diagnostics" / "sb3.py", runs / "run", 2)
+    with pytest.raises(SystemExit):  # the checkpoint says Pendulum-v1
+        common.runs.load_checkpoint(source)
+    torch.save(torch.load(checkpoint, weights_only=True) | dict(args=config["args"]), checkpoint)
+    assert common.runs.can_step(source) and not (runs / "imported").exists()
+
+
+def test_clip_in_force_is_that_of_the_checkpoint(tmp_path, capsys):
+    train(tmp_path / "agent.zip", clip_range=LinearSchedule(0.3, 0.1, 0.8))
+    bring_in(capsys, tmp_path / "run", tmp_path / "agent.zip")
+    load("trust_region").main([str(tmp_path / "run"), "--heldout-pairs", "32", "--jobs", "1"])
+    [cell] = common.kept.read_cells(tmp_path / "run" / "figures" / "trust_region.jsonl")
+    assert cell["iteration"] == 2 and cell["max_ratio_allowed"] == pytest.approx(1.1)
+
+
+def test_environments_write_no_log(runs):
+    code = "import sb3; sb3.make_actors(sb3.Args(env_id='HalfCheetah-v5'))"
+    beside = os.environ | {"PYTHONPATH": str(ROOT / "diagnostics")}
+    result = subprocess.run([sys.executable, "-c", code], env=beside, capture_output=True, text=True, check=True)
+    assert result.stderr == "" and list(runs.iterdir()) == []
 
 
 def test_diagnostics_need_no_sb3(trained, tmp_path):
@@ -315,7 +586,7 @@ def test_bad_files_are_one_line_and_run_nothing(trained, tmp_path, capsys):
     for name in ("rl_model_1280_steps.zip", "rl_model_vecnormalize_1280_steps.pkl", "final.zip"):
         shutil.copy(trained / "hopper" / name, tmp_path / "some")
     refused = {
-        (str(tmp_path / "some"), "--env-id", "Hopper-v5"): "final.zip has no statistics of VecNormalize",
+        (str(tmp_path / "some"), "--env-id", "Hopper-v5"): "final.zip was trained behind VecNormalize",
         (agent,): "name it with --env-id",
         (str(tmp_path / "none.zip"), "--env-id", "Hopper-v5"): "No such file",
         (str(tmp_path / "cut.zip"), "--env-id", "Hopper-v5"): "damaged",

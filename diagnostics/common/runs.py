@@ -147,9 +147,29 @@ def read_config(folder: Path) -> dict[str, Any]:
         if any(args[name] is None for name in ("env_id", "seed", "total_timesteps", "num_envs", "num_steps")):
             raise ValueError(args)
         config["script"][:12]
+        module = args["env_id"].rpartition(":")[0]
+        trusted = not module or is_readers_own(module, folder.resolve())
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         stop(f"{folder}: its config.json is damaged")
+    if not trusted:
+        where = "install it, or make it a file or a package (with __init__.py) in the working directory"
+        stop(f"{folder}: the module {module} of its environment may have come with it; if you trust it, {where}")
     return config
+
+
+def is_readers_own(module: str, folder: Path) -> bool:
+    """Tells whether a module that a run's config.json names is the reader's own. Users' environments are called
+    my_module:MyEnv-v0, so a run may name a module. But a run from elsewhere may not bring one, so the module must be
+    installed or stand in the working directory itself, and neither in the run's folder nor around it. (Python would
+    also import runs.X.evil, from folders that nobody made a package.)"""
+    top = module.partition(".")[0]
+    spec = importlib.util.find_spec(top)  # which imports nothing
+    if spec is None:
+        return True  # importing it fails, and whoever makes the environment says so
+    if not spec.has_location or top in sys.stdlib_module_names:
+        return False
+    home = Path(spec.origin).resolve().parent
+    return folder not in (home, *home.parents) and not (spec.submodule_search_locations and home in folder.parents)
 
 
 def read_progress(folder: Path) -> list[dict[str, str]]:
@@ -249,10 +269,18 @@ def output_folder(out: Path | None, folders: tuple[Path, ...]) -> Path:
 # Checkpoints ---------------------------------------------------------------------------------------------------------
 
 
+def load_checkpoint(source: Source) -> dict[str, Any]:
+    """Loads a checkpoint. Stops where it names another environment than config.json, which read_config has checked."""
+    checkpoint = load_script(source.script).load_checkpoint(source.path)
+    if checkpoint["args"]["env_id"] != read_config(source.run)["args"]["env_id"]:
+        stop(f"{source.path}: it names another environment than config.json")
+    return checkpoint
+
+
 @functools.cache
 def can_step(source: Source) -> bool:
     """Tells whether the checkpoint has a next iteration. A finished run's last one has none: its learning rate is 0."""
-    done, config = load_script(source.script).load_checkpoint(source.path)["global_step"], read_config(source.run)
+    done, config = load_checkpoint(source)["global_step"], read_config(source.run)
     return done < config["args"]["total_timesteps"] // batch_size(config) * batch_size(config)
 
 

@@ -1,0 +1,434 @@
+"""This module reads what Stable-Baselines3 (SB3) saves: the zip file of an agent, the pickle of VecNormalize, and
+monitor.csv. sb3.py makes runs of them.
+
+SB3 need not be installed, and nothing in the files is executed. The tensors are loaded with weights_only, the settings
+are read as JSON, and pickles are read by an Unpickler that calls nothing. What a file says is checked here before
+anyone uses it: how much it unpacks to, the type and range of each setting, and the names, shapes and sizes of tensors.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import json
+import math
+import pickle
+import pickletools
+import re
+import zipfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from common.runs import note, stop
+from torch import Tensor
+
+# A constant, or the first value, the last, and the share of the training after which the last is reached.
+Schedule = float | tuple[float, float, float]
+
+# What the files may say: the type of a setting, its smallest and its largest value. The limits are far beyond what any
+# training can use, but near enough for sums and products to stay finite and for loops to end.
+Range = tuple[type, float, float]
+COMMON: dict[str, Range] = dict(
+    n_envs=(int, 1, 10**4),
+    n_steps=(int, 1, 10**7),
+    gamma=(float, 0, 1),
+    gae_lambda=(float, 0, 1),
+    ent_coef=(float, -1e3, 1e3),
+    vf_coef=(float, 0, 1e3),
+    max_grad_norm=(float, 0, math.inf),
+    normalize_advantage=(bool, 0, 1),
+    seed=(int, 0, 2**32 - 1),
+    start_time=(float, 0, 1e20),
+    num_timesteps=(int, 0, 10**12),
+    _total_timesteps=(int, 0, 10**12),
+    _current_progress_remaining=(float, -1e6, 1),
+)
+# An algorithm is known by the settings that only its files have.
+ALGORITHMS: dict[str, dict[str, Range]] = dict(
+    PPO=dict(n_epochs=(int, 1, 10**3), batch_size=(int, 1, 10**7), target_kl=(float, 0, 1e3))
+)
+SCHEDULES = dict(learning_rate=10.0, clip_range=1e3, clip_range_vf=1e6)  # their largest values; the smallest are 0
+IF_ABSENT = dict(normalize_advantage=True, seed=0, start_time=0.0, target_kl=None)  # or null; older files lack some
+OTHERS = "policy_class policy_kwargs observation_space action_space learning_rate clip_range _last_original_obs".split()
+GROUP: dict[str, Range] = dict(lr=(float, 0, 10), eps=(float, 0, 1e3), weight_decay=(float, 0, 1e3))
+VECNORMALIZE: dict[str, Range] = dict.fromkeys(("norm_obs", "norm_reward", "training"), (bool, 0, 1))
+VECNORMALIZE |= dict.fromkeys(("clip_obs", "clip_reward"), (float, 0, math.inf))
+VECNORMALIZE |= dict(gamma=(float, 0, 1), epsilon=(float, 0, 1e6))
+
+# torch's activations without weights and without random numbers
+ACTIVATIONS = """
+    Tanh ReLU ELU SELU CELU GELU SiLU Mish LeakyReLU ReLU6 Sigmoid LogSigmoid Softplus Softsign Softshrink Hardshrink
+    Tanhshrink Hardtanh Hardsigmoid Hardswish
+""".split()
+CLASSES = {  # the classes that a policy may name; the first of each is SB3's default
+    "activation_fn": [f"<class 'torch.nn.modules.activation.{x}'>" for x in ACTIVATIONS],
+    "optimizer_class": ["<class 'torch.optim.adam.Adam'>"],
+    "features_extractor_class": ["<class 'stable_baselines3.common.torch_layers.FlattenExtractor'>"],
+}
+
+
+def check_number(x: Any, kind: type, low: float, high: float) -> Any:
+    """Returns a setting with its own type. Raises ValueError where it is of another type or not in its range."""
+    numeric = isinstance(x, int | float) and isinstance(x, bool) == (kind is bool)
+    if not numeric or not low <= x <= high or (kind is int and x % 1):
+        raise ValueError(x)
+    return kind(x)
+
+
+# Pickles -------------------------------------------------------------------------------------------------------------
+
+
+class Inert:
+    """What every global of a pickle becomes: it keeps what it is called with and does nothing."""
+
+    name = ""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Inert:
+        inert = object.__new__(cls)
+        inert.args, inert.state = args, None
+        return inert
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        pass
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Inert:
+        return Inert(*args)
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+    def ignore(self, *_: Any) -> None:
+        pass
+
+    __setitem__ = append = extend = add = ignore
+
+
+class InertUnpickler(pickle.Unpickler):
+    """Reads a pickle without importing or calling anything that it names."""
+
+    def find_class(self, module: str, name: str) -> type[Inert]:
+        return type("Inert", (Inert,), dict(name=f"{module}.{name}"))
+
+    def persistent_load(self, _: Any) -> NoReturn:
+        raise pickle.UnpicklingError("persistent id")
+
+
+def unpickle(data: bytes) -> Any:
+    # The Unpickler makes room for as many objects as the largest number says under which one is to be remembered.
+    if any("PUT" in code.name and x > len(data) for code, x, _ in pickletools.genops(data)):
+        raise pickle.UnpicklingError("more objects than bytes")
+    return InertUnpickler(io.BytesIO(data)).load()
+
+
+def to_numpy(x: Any) -> Any:
+    """Returns recorded arrays and scalars of numpy, which its versions 1 and 2 pickle in different ways, as what they
+    were; plain values stay what they are."""
+    kind = x.name.rpartition(".")[2] if isinstance(x, Inert) else ""
+    if kind == "_reconstruct":
+        _, shape, dtype, fortran, data = x.state
+        flat = np.frombuffer(data, to_dtype(dtype))
+        return (flat.reshape(shape[::-1]).T if fortran else flat.reshape(shape)).copy()
+    if kind == "_frombuffer":
+        data, dtype, shape, order = x.args
+        return np.frombuffer(data, to_dtype(dtype)).reshape(shape, order=order).copy()
+    if kind == "scalar":
+        return np.frombuffer(x.args[1], to_dtype(x.args[0]))[0]
+    if not isinstance(x, bool | int | float):
+        raise ValueError(x)
+    return x
+
+
+def to_dtype(x: Inert) -> np.dtype:
+    if x.name != "numpy.dtype" or not re.fullmatch(r"b1|[fiu][1248]", x.args[0]):
+        raise ValueError(x.name)
+    order = x.state[1] if x.state else "|"
+    return np.dtype(order.replace("|", "") + x.args[0])
+
+
+def read_vecnormalize(path: Path) -> dict[str, Any]:
+    """Reads a file of VecNormalize: its settings, and obs_rms and ret_rms as mean, var and count."""
+    try:
+        found = unpickle(path.read_bytes())
+        if found.name != "stable_baselines3.common.vec_env.vec_normalize.VecNormalize":
+            raise ValueError(found.name)
+        values = {name: check_number(to_plain(found.state[name]), *x) for name, x in VECNORMALIZE.items()}
+        for name in ("obs_rms", "ret_rms") if values["norm_obs"] else ("ret_rms",):
+            recorded = found.state[name]
+            if recorded.name != "stable_baselines3.common.running_mean_std.RunningMeanStd":
+                raise ValueError(recorded.name)
+            mean, var = (np.asarray(to_numpy(recorded.state[x]), float) for x in ("mean", "var"))
+            count = check_number(to_plain(recorded.state["count"]), float, 1e-4, 1e15)
+            small = np.abs(mean).max() < 1e30 and 0 <= var.min() <= var.max() < 1e30
+            if not small or mean.shape != var.shape or (var.min() == values["epsilon"] == 0):
+                raise ValueError(recorded.state)
+            values[name] = dict(mean=mean, var=var, count=count)
+        return values
+    except OSError as error:
+        stop(f"{path}: {error.strerror}")
+    except Exception:  # corrupt bytes raise almost anything
+        stop(f"{path} is not the pickle that VecNormalize.save writes, or it is damaged")
+
+
+def to_plain(x: Any) -> Any:
+    """Returns a recorded scalar, or an array of one number, as a number of Python."""
+    x = to_numpy(x)
+    return x.item() if isinstance(x, np.ndarray | np.generic) else x
+
+
+# Agents --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Agent:
+    """What a zip file of SB3 holds, and the statistics of VecNormalize that belong to it."""
+
+    path: Path
+    version: str
+    algorithm: str
+    settings: dict[str, Any]  # by SB3's names
+    normalized: bool  # whether it was trained behind VecNormalize
+    spaces: dict[str, np.ndarray]  # observation_space, action_space: lowest and highest values [2, n], nan: unknown
+    activation: str
+    hidden: dict[str, tuple[int, ...]]  # sizes of hidden layers, policy and value
+    networks: dict[str, Tensor]  # by SB3's names, in its order
+    group: dict[str, Any]  # Adam's constants, and its last learning rate
+    moments: dict[str, Any]  # Adam's step, exp_avg [P] and exp_avg_sq [P]; empty before the first update
+    statistics: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def batch(self) -> int:
+        return self.settings["n_steps"] * self.settings["n_envs"]
+
+    @property
+    def iteration(self) -> int:
+        """Updates that it has made. A file is saved in mid-rollout, so its number of steps does not tell."""
+        done = 1 - self.settings["_current_progress_remaining"]
+        return round(done * self.settings["_total_timesteps"] / self.batch)
+
+
+def read_agent(path: Path, given: dict[str, float | None]) -> Agent:
+    """Reads a zip file, with schedules that the user gives. Stops at what is no agent of a known algorithm, and at what
+    sb3.py does not know how to continue."""
+    try:
+        with zipfile.ZipFile(path) as file:
+            data = json.loads(unpack(path, file, "data", 2**26))
+            version = unpack(path, file, "_stable_baselines3_version", 100).decode().split()[0]
+            algorithm = next((name for name, own in ALGORITHMS.items() if own.keys() <= data.keys() | IF_ABSENT), "")
+            if not algorithm:
+                stop(f"{path} is not an agent of {' or '.join(ALGORITHMS)}, the only one of SB3 that can be imported")
+            names = COMMON | ALGORITHMS[algorithm]
+            if missing := [name for name in [*names, *OTHERS] if name not in data.keys() | IF_ABSENT]:
+                stop(f"{path}: SB3 {version}, which wrote it, did not save {', '.join(missing)}")
+            check_parts(path, data)
+            settings = {name: read_setting(path, data, name, x) for name, x in names.items()}
+            spaces = {name: read_space(path, data, name) for name in ("observation_space", "action_space")}
+            hidden, networks = read_networks(path, file, *(x.shape[1] for x in spaces.values()))
+            group, moments = read_optimizer(path, file, list(networks.values()))
+    except OSError as error:
+        stop(f"{path}: {error.strerror or error}")
+    except Exception:  # damaged files raise almost anything
+        stop(f"{path} is not a zip file that SB3's save() writes, or it is damaged")
+    for name in SCHEDULES:
+        last = group["lr"] if name == "learning_rate" else None
+        absent = name == "clip_range_vf" and data.get(name) is None and given[name] is None
+        settings[name] = None if absent else read_schedule(path, data, name, given[name], last)
+    activation = re.findall(r"\w+", data["policy_kwargs"].get("activation_fn", "Tanh"))[-1]
+    normalized = data["_last_original_obs"] is not None
+    parts = settings, normalized, spaces, activation, hidden, networks, group, moments
+    agent = Agent(path, version, algorithm, *parts)
+    if not settings["_total_timesteps"]:
+        stop(f"{path}: it has not been trained yet")
+    if not 0 <= agent.iteration <= 10**7 or agent.batch > 10**7:
+        stop(f"{path}: its numbers of steps are beyond what can be imported")
+    return agent
+
+
+def unpack(path: Path, file: zipfile.ZipFile, name: str, most: int = 2**30) -> bytes:
+    """Reads a part of a zip file, unless it would fill the memory."""
+    if file.getinfo(name).file_size > most:
+        stop(f"{path}: its {name} would take {file.getinfo(name).file_size:,} bytes, which is more than it can need")
+    return file.read(name)
+
+
+def load_tensors(path: Path, file: zipfile.ZipFile, name: str) -> Any:
+    """Reads one of torch's files within the zip file, which is a zip file again, but not compressed."""
+    data = unpack(path, file, name)
+    if zipfile.is_zipfile(io.BytesIO(data)):
+        with zipfile.ZipFile(io.BytesIO(data)) as inner:
+            if sum(x.file_size for x in inner.infolist()) > len(data):
+                raise ValueError(name)
+    return torch.load(io.BytesIO(data), weights_only=True, map_location="cpu")
+
+
+def read_setting(path: Path, data: dict[str, Any], name: str, limits: Range) -> Any:
+    x, (kind, low, high) = data.get(name), limits
+    if x is None and name in IF_ABSENT:
+        return IF_ABSENT[name]
+    try:
+        return check_number(as_number(x), *limits)
+    except Exception:
+        number = {int: "a whole number", float: "a number", bool: "true or false"}[kind]
+        stop(f"{path}: its {name} is not {number}" + f" from {low:g} to {high:g}" * (kind is not bool))
+
+
+def as_number(x: Any) -> Any:
+    """Returns an entry of the settings. A scalar of numpy is pickled there."""
+    return to_plain(unpickle(base64.b64decode(x[":serialized:"]))) if isinstance(x, dict) else x
+
+
+def check_parts(path: Path, data: dict[str, Any]) -> None:
+    """Stops where the agent or its training has parts that are not SB3's own, or that this project does not have. The
+    file names them as text."""
+    kwargs = data["policy_kwargs"]
+    if data.get("use_sde") or kwargs.get("squash_output"):
+        stop(f"{path}: gSDE and squashed actions cannot be imported")
+    for name, module in (("policy_class", "policies"), ("rollout_buffer_class", "buffers")):
+        own = dict(__module__=f"stable_baselines3.common.{module}")  # older files have no class of buffers
+        if (data.get(name) or own)["__module__"] != own["__module__"]:
+            stop(f"{path}: its {name} is not SB3's own, and its code would have to run")
+    for name, known in CLASSES.items():
+        found = kwargs.get(name, known[0])
+        if found not in known:
+            stop(f"{path}: its {name} is {' '.join(str(found).split())}, which cannot be imported")
+
+
+def read_space(path: Path, data: dict[str, Any], name: str) -> np.ndarray:
+    """Returns the lowest and the highest values of a space [2, n]. They are nan where numpy left out some."""
+    entry, kind = data[name], "actions" if name == "action_space" else "observations"
+    shape = entry.get("_shape", entry.get("shape"))
+    if "Box" not in entry.get(":type:", "") or not isinstance(shape, list) or len(shape) != 1:
+        stop(f"{path}: its {kind} are not vectors of numbers, and only those can be imported")
+    size = check_number(shape[0], int, 1, 10**6)
+    texts = [entry.get(bound, "...").strip("[]").split() for bound in ("low", "high")]
+    return np.array([np.full(size, np.nan) if "..." in x else np.array(x, float).reshape(size) for x in texts])
+
+
+def read_networks(path: Path, file: zipfile.ZipFile, sees: int, acts: int) -> tuple[dict[str, tuple[int, ...]], dict]:
+    """Returns the sizes of the hidden layers of both networks, and the tensors, by SB3's names and in its order."""
+    found = load_tensors(path, file, "policy.pth")
+    if any(name.startswith("mlp_extractor.shared_net") for name in found):
+        stop(f"{path}: its networks share layers, which SB3 has not had since 1.8.0 and this project never had")
+    known = r"log_std|(mlp_extractor\.(policy|value)_net|action_net|value_net)\..*"
+    if not all(re.fullmatch(known, name) for name in found):
+        stop(f"{path}: recurrent networks and feature extractors with weights cannot be imported")
+    hidden, shapes, heads = {}, {"log_std": (acts,)}, {}
+    for net, head, out in (("policy", "action_net", acts), ("value", "value_net", 1)):
+        layer = f"mlp_extractor.{net}_net"
+        count = sum(name.startswith(layer) for name in found) // 2
+        hidden[net] = tuple(len(found[f"{layer}.{2 * i}.weight"]) for i in range(count))
+        sizes = [sees, *hidden[net]]
+        for i, (size_in, size_out) in enumerate(zip(sizes, sizes[1:])):
+            shapes |= {f"{layer}.{2 * i}.weight": (size_out, size_in), f"{layer}.{2 * i}.bias": (size_out,)}
+        heads |= {f"{head}.weight": (out, sizes[-1]), f"{head}.bias": (out,)}
+    shapes |= heads
+    if {name: tuple(x.shape) for name, x in found.items()} != shapes:
+        raise ValueError(shapes)
+    return hidden, {name: check_tensor(path, found[name]) for name in shapes}
+
+
+def read_optimizer(path: Path, file: zipfile.ZipFile, networks: list[Tensor]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns Adam's constants with its last learning rate, and its moments."""
+    found = load_tensors(path, file, "policy.optimizer.pth")
+    [group], state = found["param_groups"], found["state"]
+    if variants := [x for x in ("amsgrad", "maximize", "decoupled_weight_decay") if group.get(x)]:
+        stop(f"{path}: its optimizer is Adam with {variants[0]}, which cannot be imported")
+    constants = {name: check_number(group[name], *limits) for name, limits in GROUP.items()}
+    first, second = (check_number(beta, float, 0, 0.999_999_9) for beta in group["betas"])
+    constants["betas"] = first, second
+    if not state:
+        return constants, {}
+    [step] = {float(x["step"]) for x in state.values()}
+    moments = dict(step=check_number(step, float, 1, 1e12))
+    for name in ("exp_avg", "exp_avg_sq"):
+        of_all = [check_tensor(path, state[i][name]) for i in range(len(networks))]
+        if [x.shape for x in of_all] != [x.shape for x in networks]:
+            raise ValueError(name)
+        moments[name] = torch.cat([x.flatten() for x in of_all])
+    if moments["exp_avg_sq"].min() < 0:
+        raise ValueError("exp_avg_sq")
+    return constants, moments
+
+
+def check_tensor(path: Path, x: Tensor) -> Tensor:
+    if x.dtype != torch.float32 or x.numel() * 4 > x.untyped_storage().nbytes():  # a view may repeat a few numbers
+        raise ValueError(x.dtype)
+    if not x.abs().max() <= 1e6:
+        stop(f"{path}: its weights or its optimizer's moments are not finite or far too large: its training diverged")
+    return x.detach().contiguous()
+
+
+def read_schedule(path: Path, data: dict[str, Any], name: str, given: float | None, last: float | None) -> Schedule:
+    """Reads a schedule from a number, a text, or the bytes of a pickle, but never by running it. The user may give a
+    constant instead. Where neither is there, it is the value that it had last."""
+    found, option = find_schedule(data, name), f"--{name.replace('_', '-')}"
+    if given is not None:
+        if found not in (None, given):
+            note(f"{path}: {option} {given} replaces the {name} that the file says, {found}")
+        found = given
+    elif found is None and last is not None:
+        note(f"{path}: only its own code knows its {name}, so it is held at that of its last update, {last:g}")
+        found = last
+    elif found is None:
+        stop(f"{path}: only its own code knows its {name}; say it with {option} NUMBER")
+    first, end, fraction = found if isinstance(found, tuple) else (found, found, 1.0)
+    try:
+        for x, most in ((first, SCHEDULES[name]), (end, SCHEDULES[name]), (fraction, 1)):
+            check_number(x, float, 0, most)
+    except ValueError:
+        stop(f"{path}: its {name} is not between 0 and {SCHEDULES[name]:g}")
+    return found
+
+
+def find_schedule(data: dict[str, Any], name: str) -> Schedule | None:
+    """Returns a schedule that stands in the file, or None."""
+    entry, number = data.get(name), r"([-+.\deE]+)"
+    try:
+        return check_number(as_number(entry), float, -math.inf, math.inf)
+    except Exception:  # it is a function
+        entry = data.get("lr_schedule", entry) if name == "learning_rate" else entry
+    try:
+        text = str(entry.get("value_schedule", ""))
+        if found := re.fullmatch(rf"ConstantSchedule\(val={number}\)", text):
+            return float(found[1])
+        if found := re.fullmatch(rf"LinearSchedule\(start={number}, end={number}, end_fraction={number}\)", text):
+            return tuple(map(float, found.groups()))
+        # before 2.7.0, the number stands only in the pickle of the function that returns it
+        codes = list(pickletools.genops(base64.b64decode(entry[":serialized:"])))
+        numbers = [x for code, x, _ in codes if code.name == "BINFLOAT"]
+        names = {x for code, x, _ in codes if "UNICODE" in code.name}
+        if "constant_fn.<locals>.func" in names and len(numbers) == 1:
+            return numbers[0]
+        if "SimpleLinearSchedule" in names and len(numbers) == 1:  # RL Baselines3 Zoo has this one
+            return numbers[0], 0.0, 1.0
+    except Exception:  # a damaged pickle raises almost anything
+        pass
+    return None
+
+
+# Monitors ------------------------------------------------------------------------------------------------------------
+
+Episode = tuple[float, int]  # return and length
+
+
+def read_monitors(paths: tuple[Path, ...]) -> tuple[str, list[list[Episode]]]:
+    """Returns the environment's id, where it stands there, and the episodes of each environment."""
+    env_id, found = "", []
+    for path in paths:
+        try:
+            first, *lines = path.read_text().splitlines()
+            named = json.loads(first.removeprefix("#")).get("env_id") or "None"
+            rows = [(float(row["r"]), int(float(row["l"]))) for row in csv.DictReader(lines)]
+            if not all(math.isfinite(total) and 1 <= length <= 10**9 for total, length in rows):
+                raise ValueError(rows)
+            # Monitor never writes a colon. gym.make would import the module before it, whatever that is.
+            if not re.fullmatch(r"[\w./-]+", named):
+                stop(f"--monitor {path} names no environment that Gymnasium knows; only --env-id may name a module")
+        except Exception:
+            stop(f"--monitor {path} is not a file that SB3's Monitor writes")
+        env_id = env_id if named == "None" else named  # which Monitor writes for an environment without an id
+        found.append(rows)
+    return env_id, found
