@@ -106,7 +106,7 @@ class Args:
     reward_clip_range: float = 10.0
     norm_gamma: float = 0.99  # of the returns by whose standard deviation rewards are divided
     norm_eps: float = 1e-8
-    norm_frozen: bool = False  # VecNormalize(training=False)
+    norm_training: bool = True  # whether the statistics take in what training sees
     compile: bool = False  # its updates are ordinary torch
 
 
@@ -436,7 +436,7 @@ def initial_state(args: Args, actors: list[Actor]) -> State:
     policy, value = make_networks(args, shape[0], actors[0].env.action_space.shape[0])
     zeros = torch.zeros(sum(p.numel() for x in (policy, value) for p in x.parameters()))
     adam = dict(step=0.0, exp_avg=zeros, exp_avg_sq=zeros.clone())
-    stats = [RunningStats(x, args.norm_eps, args.norm_frozen) for x in (shape, ())]
+    stats = [RunningStats(x, args.norm_eps, not args.norm_training) for x in (shape, ())]
     return State(actors, np.random.default_rng(args.seed), policy, value, adam, *stats)
 
 
@@ -465,14 +465,15 @@ SAME = """
     n_envs n_steps batch_size n_epochs gamma gae_lambda ent_coef vf_coef max_grad_norm seed target_kl
     normalize_advantage learning_rate clip_range clip_range_vf
 """.split()
+OF_VECNORMALIZE = dict(obs_norm="norm_obs", obs_clip="norm_obs", obs_clip_range="clip_obs", norm_gamma="gamma")
+OF_VECNORMALIZE |= dict(reward_scale="norm_reward", reward_clip="norm_reward", reward_clip_range="clip_reward")
+OF_VECNORMALIZE |= dict(norm_eps="epsilon", norm_training="training")
 
 
 def settings_of(agent: Agent, env_id: str) -> Args:
-    data, statistics = agent.settings, agent.statistics
+    data = agent.settings
     # A finished agent has no next iteration in its own plan. One more shows what its step would be.
     one_more = agent.batch * (value_at(data["learning_rate"], 1.0) > 0)
-    normalized = dict(norm_obs=False, norm_reward=False, clip_obs=10.0, clip_reward=10.0, gamma=0.99, epsilon=1e-8)
-    normalized |= dict(training=True) | statistics
     return Args(
         **{OUR_NAMES.get(name, name): data[name] for name in SAME},
         env_id=env_id,
@@ -485,15 +486,7 @@ def settings_of(agent: Agent, env_id: str) -> Args:
         betas=agent.group["betas"],
         adam_eps=agent.group["eps"],
         weight_decay=agent.group["weight_decay"],
-        obs_norm=normalized["norm_obs"],
-        obs_clip=normalized["norm_obs"],
-        obs_clip_range=normalized["clip_obs"],
-        reward_scale=normalized["norm_reward"],
-        reward_clip=normalized["norm_reward"],
-        reward_clip_range=normalized["clip_reward"],
-        norm_gamma=normalized["gamma"],
-        norm_eps=normalized["epsilon"],
-        norm_frozen=not normalized["training"],
+        **{ours: agent.statistics[theirs] for ours, theirs in OF_VECNORMALIZE.items() if agent.statistics},
     )
 
 
@@ -529,9 +522,10 @@ def find_agents(files: Files) -> list[Agent]:
 def find_statistics(files: Files, agent: Agent, env_id: str) -> Path | None:
     """Returns the file of VecNormalize's statistics that belongs to an agent, or None if it was trained without. The
     agent's own file says whether it was."""
-    if not agent.normalized and files.vecnormalize:
-        stop(f"{agent.path} was trained without VecNormalize, so {files.vecnormalize} does not belong to it")
-    if not agent.normalized or files.without_vecnormalize:
+    if files.without_vecnormalize or not agent.normalized:
+        if files.vecnormalize:
+            why = "is to be imported" if agent.normalized else "was trained"
+            stop(f"{agent.path} {why} without VecNormalize, but --vecnormalize names statistics")
         return None
     numbered = re.sub(r"_(\d+_steps)\.zip$", r"_vecnormalize_\1.pkl", agent.path.name)
     beside = [agent.path.with_name(numbered)] if numbered != agent.path.name else []
@@ -546,18 +540,14 @@ def find_statistics(files: Files, agent: Agent, env_id: str) -> Path | None:
 def check_environment(agent: Agent, env: gym.Env, env_id: str) -> None:
     """Stops where an agent was trained in another environment, as far as its file tells. Actions are clipped to their
     bounds. Those of observations do nothing, and versions of an environment differ in them, so these get a note."""
-    spaces = [getattr(env, name) for name in agent.spaces]
-    sizes = [x.shape if isinstance(x, gym.spaces.Box) else () for x in spaces]
-    if any(len(size) != 1 for size in sizes):
-        stop(f"--env-id {env_id}: its observations and actions are not vectors of numbers")
-    had, has = [x.shape[1] for x in agent.spaces.values()], [size[0] for size in sizes]
-    if had != has:
-        text = f"{had[0]} observed numbers and {had[1]} actions, but {env_id} has {has[0]} and {has[1]}"
-        stop(f"{agent.path} has {text}; name the --env-id of its training, with its wrappers")
-    for (name, bounds), space in zip(agent.spaces.items(), spaces):
+    advice = "name the --env-id of its training, with its wrappers"
+    for name, bounds in agent.spaces.items():
+        space, what = getattr(env, name), name.replace("_space", "s")
+        if not isinstance(space, gym.spaces.Box) or space.shape != bounds.shape[1:]:
+            stop(f"{agent.path}: its {what} have shape {bounds.shape[1:]}, those of {env_id} {space.shape}; {advice}")
         if not np.all(np.isclose(bounds, [space.low, space.high], rtol=1e-3) | np.isnan(bounds)):
-            say, what = (stop, "actions") if name == "action_space" else (note, "observations")
-            say(f"{agent.path} had other bounds of {what} than {env_id}; name the --env-id with its wrappers")
+            say = stop if name == "action_space" else note
+            say(f"{agent.path}: its {what} had other bounds than those of {env_id}; {advice}")
 
 
 def write_progress(path: Path, agent: Agent, monitors: list[list[Episode]]) -> None:
@@ -582,8 +572,6 @@ def write_progress(path: Path, agent: Agent, monitors: list[list[Episode]]) -> N
 
 def main(argv: list[str] | None = None) -> None:
     files = tyro.cli(Files, args=argv, description=__doc__)
-    if files.vecnormalize and files.without_vecnormalize:
-        stop("--vecnormalize and --without-vecnormalize contradict each other")
     monitored, episodes = read_monitors(files.monitor)
     env_id = files.env_id or monitored or stop("the files do not say which environment this is: name it with --env-id")
     if monitored and monitored != env_id.rpartition(":")[2]:
@@ -604,7 +592,8 @@ def main(argv: list[str] | None = None) -> None:
         config = dict(algo="sb3", args=asdict(args), script=script, versions=dict(stable_baselines3=agent.version))
         checkpoints[agent.iteration] = config | make_checkpoint(agent, args, actors)
     try:
-        (files.out / "checkpoints").mkdir(parents=True)
+        files.out.mkdir(parents=True)
+        (files.out / "checkpoints").mkdir()
     except FileExistsError:
         stop(f"--out {files.out} exists already; name another folder")
     except OSError as error:

@@ -59,22 +59,21 @@ VECNORMALIZE: dict[str, Range] = dict.fromkeys(("norm_obs", "norm_reward", "trai
 VECNORMALIZE |= dict.fromkeys(("clip_obs", "clip_reward"), (float, 0, math.inf))
 VECNORMALIZE |= dict(gamma=(float, 0, 1), epsilon=(float, 0, 1e6))
 
-# torch's activations without weights and without random numbers
-ACTIVATIONS = """
-    Tanh ReLU ELU SELU CELU GELU SiLU Mish LeakyReLU ReLU6 Sigmoid LogSigmoid Softplus Softsign Softshrink Hardshrink
-    Tanhshrink Hardtanh Hardsigmoid Hardswish
-""".split()
-CLASSES = {  # the classes that a policy may name; the first of each is SB3's default
-    "activation_fn": [f"<class 'torch.nn.modules.activation.{x}'>" for x in ACTIVATIONS],
-    "optimizer_class": ["<class 'torch.optim.adam.Adam'>"],
-    "features_extractor_class": ["<class 'stable_baselines3.common.torch_layers.FlattenExtractor'>"],
-}
+# The classes that a policy may name, SB3's default first. These activations have neither weights nor random numbers.
+CLASSES = dict(
+    activation_fn="Tanh ReLU ELU SELU GELU SiLU Mish LeakyReLU ReLU6 Sigmoid Softplus Softsign Hardtanh".split(),
+    optimizer_class=["<class 'torch.optim.adam.Adam'>"],
+    features_extractor_class=["<class 'stable_baselines3.common.torch_layers.FlattenExtractor'>"],
+)
+CLASSES["activation_fn"] = [f"<class 'torch.nn.modules.activation.{x}'>" for x in CLASSES["activation_fn"]]
 
 
 def check_number(x: Any, kind: type, low: float, high: float) -> Any:
-    """Returns a setting with its own type. Raises ValueError where it is of another type or not in its range."""
-    numeric = isinstance(x, int | float) and isinstance(x, bool) == (kind is bool)
-    if not numeric or not low <= x <= high or (kind is int and x % 1):
+    """Returns a setting as a number of Python's own. In JSON, a scalar of numpy is pickled. Raises ValueError where it
+    is of another type or not in its range."""
+    x = to_numpy(unpickle(base64.b64decode(x[":serialized:"])) if isinstance(x, dict) else x)
+    x = x.item() if isinstance(x, np.ndarray | np.generic) else x
+    if isinstance(x, bool) != (kind is bool) or not low <= x <= high or (kind is int and x % 1):
         raise ValueError(x)
     return kind(x)
 
@@ -91,9 +90,6 @@ class Inert:
         inert = object.__new__(cls)
         inert.args, inert.state = args, None
         return inert
-
-    def __init__(self, *args: Any, **kwargs: Any):
-        pass
 
     def __call__(self, *args: Any, **kwargs: Any) -> Inert:
         return Inert(*args)
@@ -155,13 +151,13 @@ def read_vecnormalize(path: Path) -> dict[str, Any]:
         found = unpickle(path.read_bytes())
         if found.name != "stable_baselines3.common.vec_env.vec_normalize.VecNormalize":
             raise ValueError(found.name)
-        values = {name: check_number(to_plain(found.state[name]), *x) for name, x in VECNORMALIZE.items()}
+        values = {name: check_number(found.state[name], *x) for name, x in VECNORMALIZE.items()}
         for name in ("obs_rms", "ret_rms") if values["norm_obs"] else ("ret_rms",):
             recorded = found.state[name]
             if recorded.name != "stable_baselines3.common.running_mean_std.RunningMeanStd":
                 raise ValueError(recorded.name)
             mean, var = (np.asarray(to_numpy(recorded.state[x]), float) for x in ("mean", "var"))
-            count = check_number(to_plain(recorded.state["count"]), float, 1e-4, 1e15)
+            count = check_number(recorded.state["count"], float, 1e-4, 1e15)
             small = np.abs(mean).max() < 1e30 and 0 <= var.min() <= var.max() < 1e30
             if not small or mean.shape != var.shape or (var.min() == values["epsilon"] == 0):
                 raise ValueError(recorded.state)
@@ -171,12 +167,6 @@ def read_vecnormalize(path: Path) -> dict[str, Any]:
         stop(f"{path}: {error.strerror}")
     except Exception:  # corrupt bytes raise almost anything
         stop(f"{path} is not the pickle that VecNormalize.save writes, or it is damaged")
-
-
-def to_plain(x: Any) -> Any:
-    """Returns a recorded scalar, or an array of one number, as a number of Python."""
-    x = to_numpy(x)
-    return x.item() if isinstance(x, np.ndarray | np.generic) else x
 
 
 # Agents --------------------------------------------------------------------------------------------------------------
@@ -269,15 +259,10 @@ def read_setting(path: Path, data: dict[str, Any], name: str, limits: Range) -> 
     if x is None and name in IF_ABSENT:
         return IF_ABSENT[name]
     try:
-        return check_number(as_number(x), *limits)
+        return check_number(x, *limits)
     except Exception:
         number = {int: "a whole number", float: "a number", bool: "true or false"}[kind]
         stop(f"{path}: its {name} is not {number}" + f" from {low:g} to {high:g}" * (kind is not bool))
-
-
-def as_number(x: Any) -> Any:
-    """Returns an entry of the settings. A scalar of numpy is pickled there."""
-    return to_plain(unpickle(base64.b64decode(x[":serialized:"]))) if isinstance(x, dict) else x
 
 
 def check_parts(path: Path, data: dict[str, Any]) -> None:
@@ -365,15 +350,13 @@ def read_schedule(path: Path, data: dict[str, Any], name: str, given: float | No
     """Reads a schedule from a number, a text, or the bytes of a pickle, but never by running it. The user may give a
     constant instead. Where neither is there, it is the value that it had last."""
     found, option = find_schedule(data, name), f"--{name.replace('_', '-')}"
-    if given is not None:
-        if found not in (None, given):
-            note(f"{path}: {option} {given} replaces the {name} that the file says, {found}")
-        found = given
-    elif found is None and last is not None:
-        note(f"{path}: only its own code knows its {name}, so it is held at that of its last update, {last:g}")
-        found = last
-    elif found is None:
-        stop(f"{path}: only its own code knows its {name}; say it with {option} NUMBER")
+    if given is None and found is None:
+        if last is None:
+            stop(f"{path}: only its own code knows its {name}; say it with {option} NUMBER")
+        note(f"{path}: only its own code knows its {name}; here it stays at that of its last update, {last:g}")
+    elif given is not None and found not in (None, given):
+        note(f"{path}: {option} {given:g} replaces the {name} that the file says, {found}")
+    found = given if given is not None else last if found is None else found
     first, end, fraction = found if isinstance(found, tuple) else (found, found, 1.0)
     try:
         for x, most in ((first, SCHEDULES[name]), (end, SCHEDULES[name]), (fraction, 1)):
@@ -387,7 +370,7 @@ def find_schedule(data: dict[str, Any], name: str) -> Schedule | None:
     """Returns a schedule that stands in the file, or None."""
     entry, number = data.get(name), r"([-+.\deE]+)"
     try:
-        return check_number(as_number(entry), float, -math.inf, math.inf)
+        return check_number(entry, float, -math.inf, math.inf)
     except Exception:  # it is a function
         entry = data.get("lr_schedule", entry) if name == "learning_rate" else entry
     try:

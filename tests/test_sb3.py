@@ -348,9 +348,9 @@ def test_statistics_are_the_agents_own(small, tmp_path, capsys):
     assert not bring_in(capsys, tmp_path / "d", normalized, "--without-vecnormalize")[0].obs_norm
     other.parent.rename(other.parent.with_name("normalized"))  # now it bears the agent's name
     args, _ = bring_in(capsys, tmp_path / "e", normalized)
-    assert args.obs_norm and args.norm_frozen and args.norm_gamma == np.float32(0.97)
+    assert args.obs_norm and not args.norm_training and args.norm_gamma == np.float32(0.97)
     module = load("sb3")
-    state = module.initial_state(module.Args(norm_frozen=True), module.make_actors(module.Args()))
+    state = module.initial_state(module.Args(norm_training=False), module.make_actors(module.Args()))
     assert state.obs_stats.frozen and state.reward_stats.frozen
 
 
@@ -383,7 +383,10 @@ PARTS = {  # of an agent, which it must not lose, and what the line says
     "prelu": (dict(policy_kwargs=dict(activation_fn=torch.nn.PReLU)), "activation_fn is <class 'torch.nn"),
     "rrelu": (dict(policy_kwargs=dict(activation_fn=torch.nn.RReLU)), "activation_fn is <class 'torch.nn"),
     "own": (dict(policy_kwargs=dict(activation_fn=ReLU)), "activation_fn is <class 'test_sb3.ReLU'>"),
-    "rescaled": (dict(env=lambda: RescaleAction(gym.make("Pendulum-v1"), -1, 1)), "other bounds of actions"),
+    "rescaled": (
+        dict(env=lambda: RescaleAction(gym.make("Pendulum-v1"), -1, 1)),
+        "its actions had other bounds than those of Pendulum-v1",
+    ),
 }
 
 
@@ -594,7 +597,7 @@ def test_bad_files_are_one_line_and_run_nothing(trained, tmp_path, capsys):
         (str(tmp_path / "discrete.zip"), "--env-id", "CartPole-v1"): "its actions are not vectors of numbers",
         (str(tmp_path / "sde.zip"), "--env-id", "Pendulum-v1"): "gSDE and squashed actions cannot",
         (str(tmp_path / "odd.zip"), "--env-id", "Hopper-v5"): "say it with --clip-range NUMBER",
-        (agent, "--env-id", "Walker2d-v5"): "but Walker2d-v5 has 17 and 6",
+        (agent, "--env-id", "Walker2d-v5"): "have shape (11,), those of Walker2d-v5 (17,)",
         (agent, "--env-id", "Hoper-v5"): "--env-id Hoper-v5: ",
         (agent, "--env-id", "Hopper-v5", "--vecnormalize", str(harmful)): "not the pickle that VecNormalize",
         (agent, "--vecnormalize", statistics, "--monitor", agent): "not a file that SB3's Monitor",
