@@ -1,5 +1,6 @@
 """Agents of Stable-Baselines3 against Stable-Baselines3 itself: the networks, a rollout, an update, and bad files."""
 
+import base64
 import copy
 import io
 import json
@@ -445,7 +446,7 @@ def moments(name, of):
 # A selection of some 1,850 edits that were tried, of which none ended in a traceback.
 EDITS = [dict(data={name: x}) for name in ("n_steps", "n_epochs", "_total_timesteps") for x in (None, "x", 2.5, 10**30)]
 EDITS += [dict(data=dict(gamma=x)) for x in (None, 2.5, np.nan, True, [], {":serialized:": "!!"}, 10**400)]
-EDITS += [dict(data={name: None}) for name in ("clip_range", "policy_kwargs", "observation_space", "policy_class")][:3]
+EDITS += [dict(data={name: None}) for name in ("clip_range", "policy_kwargs", "observation_space", "action_space")]
 EDITS += [dict(data=dict(seed=-1)), dict(data=dict(clip_range=-0.2)), dict(data=dict(max_grad_norm=-1))]
 EDITS += [dict(data=dict(_current_progress_remaining=-1e300)), dict(data=dict(policy_kwargs=dict(activation_fn=3)))]
 EDITS += [dict(parts={name: x}) for name in ("data", "policy.pth", "policy.optimizer.pth") for x in (b"", b"[]", b"{")]
@@ -498,20 +499,32 @@ def test_sizes_are_looked_at_before_anything_is_unpacked(small, tmp_path, capsys
         assert "damaged" in bring_in(capsys, tmp_path / "run", agent)[0]
 
 
+class Harmful:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
 def test_what_a_file_names_is_not_imported(small, runs, monkeypatch, capsys):
     monkeypatch.syspath_prepend(str(runs))
-    harmful = "open('imported', 'w')"
-    (runs / "harmful.py").write_text(harmful)
+    code = "open('imported', 'w')"
+    (runs / "harmful.py").write_text(code)
     monitor, agent = runs / "monitor.csv", small / "plain.zip"
     for env_id in ("harmful:Pendulum-v1", "Pendulum\n-v1", 3):
         monitor.write_text("#" + json.dumps(dict(t_start=0, env_id=env_id)) + "\nr,l,t\n")
         line, _ = bring_in(capsys, runs / "run", agent, "--monitor", monitor)
         assert "--monitor" in line, env_id
+    pickled = base64.b64encode(pickle.dumps(Harmful(runs / "imported"))).decode()
+    for name in ("gamma", "learning_rate", "clip_range"):
+        harmful = edited(agent, runs / "harmful.zip", data={name: {":serialized:": pickled}})
+        bring_in(capsys, runs / f"run_{name}", harmful)
     monitor.write_text('#{"t_start": 0, "env_id": "Hopper-v5"}\nr,l,t\n')
     _, notes = bring_in(capsys, runs / "run", agent, "--monitor", monitor)
     assert "--monitor says that the environment was Hopper-v5" in notes[-1]
     (runs / "harmful.py").rename(runs / "run" / "harmful.py")
-    (runs / "run" / "__init__.py").write_text(harmful)
+    (runs / "run" / "__init__.py").write_text(code)
     config, checkpoint = json.loads((runs / "run" / "config.json").read_text()), runs / "run/checkpoints/iter_000002.pt"
     for module in ("run.harmful", "run", "this"):
         config["args"]["env_id"] = f"{module}:Pendulum-v1"
@@ -563,14 +576,6 @@ def test_diagnostics_need_no_sb3(trained, tmp_path):
         result = subprocess.run([sys.executable, *command], capture_output=True, text=True, env=environment)
         assert result.returncode == 0, result.stderr
     assert "random numbers" in result.stderr
-
-
-class Harmful:
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return os.mkdir, (str(self.path),)
 
 
 def test_bad_files_are_one_line_and_run_nothing(trained, tmp_path, capsys):
