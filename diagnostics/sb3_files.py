@@ -29,35 +29,35 @@ from torch import Tensor
 # A constant, or the first value, the last, and the share of the training after which the last is reached.
 Schedule = float | tuple[float, float, float]
 
-# What the files may say: the type of a setting, its smallest and its largest value. The limits are far beyond what any
+# What the files may say: the type of a number, its smallest and its largest value. The limits are far beyond what any
 # training can use, but near enough for sums and products to stay finite and for loops to end.
-Range = tuple[type, float, float]
-COMMON: dict[str, Range] = dict(
-    n_envs=(int, 1, 10**4),
-    n_steps=(int, 1, 10**7),
-    gamma=(float, 0, 1),
-    gae_lambda=(float, 0, 1),
-    ent_coef=(float, -1e3, 1e3),
-    vf_coef=(float, 0, 1e3),
-    max_grad_norm=(float, 0, math.inf),
-    normalize_advantage=(bool, 0, 1),
-    seed=(int, 0, 2**32 - 1),
-    start_time=(float, 0, 1e20),
-    num_timesteps=(int, 0, 10**12),
-    _total_timesteps=(int, 0, 10**12),
-    _current_progress_remaining=(float, -1e6, 1),
-)
-# An algorithm is known by the settings that only its files have.
-ALGORITHMS: dict[str, dict[str, Range]] = dict(
-    PPO=dict(n_epochs=(int, 1, 10**3), batch_size=(int, 1, 10**7), target_kl=(float, 0, 1e3))
-)
-SCHEDULES = dict(learning_rate=10.0, clip_range=1e3, clip_range_vf=1e6)  # their largest values; the smallest are 0
-IF_ABSENT = dict(normalize_advantage=True, seed=0, start_time=0.0, target_kl=None)  # or null; older files lack some
+LIMITS = {
+    "n_steps batch_size shape": (int, 1, 10**7),
+    "n_envs n_epochs": (int, 1, 10**4),
+    "num_timesteps _total_timesteps": (int, 0, 10**12),
+    "seed": (int, 0, 2**32 - 1),
+    "gamma gae_lambda end_fraction": (float, 0, 1),
+    "betas": (float, 0, 0.999_999_9),
+    "learning_rate lr": (float, 0, 10),
+    "clip_range clip_range_vf target_kl vf_coef eps weight_decay epsilon": (float, 0, 1e3),
+    "ent_coef": (float, -1e3, 1e3),
+    "max_grad_norm clip_obs clip_reward": (float, 0, math.inf),
+    "_current_progress_remaining": (float, -1e6, 1),
+    "start_time": (float, 0, 1e20),
+    "step": (float, 1, 1e12),
+    "count": (float, 1e-4, 1e15),
+    "normalize_advantage norm_obs norm_reward training": (bool, 0, 1),
+}
+LIMITS = {name: limits for names, limits in LIMITS.items() for name in names.split()}
+COMMON = """
+    n_envs n_steps gamma gae_lambda ent_coef vf_coef max_grad_norm normalize_advantage seed start_time num_timesteps
+    _total_timesteps _current_progress_remaining
+""".split()
+ALGORITHMS = dict(PPO="n_epochs batch_size target_kl".split())  # each is known by the settings that only its files have
+SCHEDULES = "learning_rate clip_range clip_range_vf".split()
 OTHERS = "policy_class policy_kwargs observation_space action_space learning_rate clip_range _last_original_obs".split()
-GROUP: dict[str, Range] = dict(lr=(float, 0, 10), eps=(float, 0, 1e3), weight_decay=(float, 0, 1e3))
-VECNORMALIZE: dict[str, Range] = dict.fromkeys(("norm_obs", "norm_reward", "training"), (bool, 0, 1))
-VECNORMALIZE |= dict.fromkeys(("clip_obs", "clip_reward"), (float, 0, math.inf))
-VECNORMALIZE |= dict(gamma=(float, 0, 1), epsilon=(float, 0, 1e6))
+IF_ABSENT = dict(normalize_advantage=True, seed=0, start_time=0.0, target_kl=None)  # or null; older files lack some
+VECNORMALIZE = "norm_obs norm_reward training clip_obs clip_reward gamma epsilon".split()
 
 # The classes that a policy may name, SB3's default first. These activations have neither weights nor random numbers.
 CLASSES = dict(
@@ -68,14 +68,18 @@ CLASSES = dict(
 CLASSES["activation_fn"] = [f"<class 'torch.nn.modules.activation.{x}'>" for x in CLASSES["activation_fn"]]
 
 
-def check_number(x: Any, kind: type, low: float, high: float) -> Any:
-    """Returns a setting as a number of Python's own. In JSON, a scalar of numpy is pickled. Raises ValueError where it
-    is of another type or not in its range."""
-    x = to_numpy(unpickle(base64.b64decode(x[":serialized:"])) if isinstance(x, dict) else x)
-    x = x.item() if isinstance(x, np.ndarray | np.generic) else x
+def check_number(x: Any, name: str) -> Any:
+    """Returns a number of Python's own. Raises ValueError where it is of another type or beyond its limits."""
+    x, (kind, low, high) = as_number(x), LIMITS[name]
     if isinstance(x, bool) != (kind is bool) or not low <= x <= high or (kind is int and x % 1):
         raise ValueError(x)
     return kind(x)
+
+
+def as_number(x: Any) -> Any:
+    """Returns a number that may be one of numpy's, and then is pickled in JSON."""
+    x = to_numpy(unpickle(base64.b64decode(x[":serialized:"])) if isinstance(x, dict) else x)
+    return x.item() if isinstance(x, np.ndarray | np.generic) else x
 
 
 # Pickles -------------------------------------------------------------------------------------------------------------
@@ -151,13 +155,13 @@ def read_vecnormalize(path: Path) -> dict[str, Any]:
         found = unpickle(path.read_bytes())
         if found.name != "stable_baselines3.common.vec_env.vec_normalize.VecNormalize":
             raise ValueError(found.name)
-        values = {name: check_number(found.state[name], *x) for name, x in VECNORMALIZE.items()}
+        values = {name: check_number(found.state[name], name) for name in VECNORMALIZE}
         for name in ("obs_rms", "ret_rms") if values["norm_obs"] else ("ret_rms",):
             recorded = found.state[name]
             if recorded.name != "stable_baselines3.common.running_mean_std.RunningMeanStd":
                 raise ValueError(recorded.name)
             mean, var = (np.asarray(to_numpy(recorded.state[x]), float) for x in ("mean", "var"))
-            count = check_number(recorded.state["count"], float, 1e-4, 1e15)
+            count = check_number(recorded.state["count"], "count")
             small = np.abs(mean).max() < 1e30 and 0 <= var.min() <= var.max() < 1e30
             if not small or mean.shape != var.shape or (var.min() == values["epsilon"] == 0):
                 raise ValueError(recorded.state)
@@ -207,14 +211,14 @@ def read_agent(path: Path, given: dict[str, float | None]) -> Agent:
         with zipfile.ZipFile(path) as file:
             data = json.loads(unpack(path, file, "data", 2**26))
             version = unpack(path, file, "_stable_baselines3_version", 100).decode().split()[0]
-            algorithm = next((name for name, own in ALGORITHMS.items() if own.keys() <= data.keys() | IF_ABSENT), "")
+            algorithm = next((name for name, own in ALGORITHMS.items() if {*own} <= data.keys() | IF_ABSENT), "")
             if not algorithm:
                 stop(f"{path} is not an agent of {' or '.join(ALGORITHMS)}, the only one of SB3 that can be imported")
-            names = COMMON | ALGORITHMS[algorithm]
+            names = COMMON + ALGORITHMS[algorithm]
             if missing := [name for name in [*names, *OTHERS] if name not in data.keys() | IF_ABSENT]:
                 stop(f"{path}: SB3 {version}, which wrote it, did not save {', '.join(missing)}")
             check_parts(path, data)
-            settings = {name: read_setting(path, data, name, x) for name, x in names.items()}
+            settings = {name: read_setting(path, data, name) for name in names}
             spaces = {name: read_space(path, data, name) for name in ("observation_space", "action_space")}
             hidden, networks = read_networks(path, file, *(x.shape[1] for x in spaces.values()))
             group, moments = read_optimizer(path, file, list(networks.values()))
@@ -254,13 +258,13 @@ def load_tensors(path: Path, file: zipfile.ZipFile, name: str) -> Any:
     return torch.load(io.BytesIO(data), weights_only=True, map_location="cpu")
 
 
-def read_setting(path: Path, data: dict[str, Any], name: str, limits: Range) -> Any:
-    x, (kind, low, high) = data.get(name), limits
-    if x is None and name in IF_ABSENT:
+def read_setting(path: Path, data: dict[str, Any], name: str) -> Any:
+    if data.get(name) is None and name in IF_ABSENT:
         return IF_ABSENT[name]
     try:
-        return check_number(x, *limits)
-    except Exception:
+        return check_number(data[name], name)
+    except Exception:  # a pickled number may be damaged
+        kind, low, high = LIMITS[name]
         number = {int: "a whole number", float: "a number", bool: "true or false"}[kind]
         stop(f"{path}: its {name} is not {number}" + f" from {low:g} to {high:g}" * (kind is not bool))
 
@@ -287,7 +291,7 @@ def read_space(path: Path, data: dict[str, Any], name: str) -> np.ndarray:
     shape = entry.get("_shape", entry.get("shape"))
     if "Box" not in entry.get(":type:", "") or not isinstance(shape, list) or len(shape) != 1:
         stop(f"{path}: its {kind} are not vectors of numbers, and only those can be imported")
-    size = check_number(shape[0], int, 1, 10**6)
+    size = check_number(shape[0], "shape")
     texts = [entry.get(bound, "...").strip("[]").split() for bound in ("low", "high")]
     return np.array([np.full(size, np.nan) if "..." in x else np.array(x, float).reshape(size) for x in texts])
 
@@ -321,13 +325,13 @@ def read_optimizer(path: Path, file: zipfile.ZipFile, networks: list[Tensor]) ->
     [group], state = found["param_groups"], found["state"]
     if variants := [x for x in ("amsgrad", "maximize", "decoupled_weight_decay") if group.get(x)]:
         stop(f"{path}: its optimizer is Adam with {variants[0]}, which cannot be imported")
-    constants = {name: check_number(group[name], *limits) for name, limits in GROUP.items()}
-    first, second = (check_number(beta, float, 0, 0.999_999_9) for beta in group["betas"])
+    constants = {name: check_number(group[name], name) for name in ("lr", "eps", "weight_decay")}
+    first, second = (check_number(beta, "betas") for beta in group["betas"])
     constants["betas"] = first, second
     if not state:
         return constants, {}
     [step] = {float(x["step"]) for x in state.values()}
-    moments = dict(step=check_number(step, float, 1, 1e12))
+    moments = dict(step=check_number(step, "step"))
     for name in ("exp_avg", "exp_avg_sq"):
         of_all = [check_tensor(path, state[i][name]) for i in range(len(networks))]
         if [x.shape for x in of_all] != [x.shape for x in networks]:
@@ -359,10 +363,10 @@ def read_schedule(path: Path, data: dict[str, Any], name: str, given: float | No
     found = given if given is not None else last if found is None else found
     first, end, fraction = found if isinstance(found, tuple) else (found, found, 1.0)
     try:
-        for x, most in ((first, SCHEDULES[name]), (end, SCHEDULES[name]), (fraction, 1)):
-            check_number(x, float, 0, most)
+        for x, limits in ((first, name), (end, name), (fraction, "end_fraction")):
+            check_number(x, limits)
     except ValueError:
-        stop(f"{path}: its {name} is not between 0 and {SCHEDULES[name]:g}")
+        stop(f"{path}: its {name} is not between 0 and {LIMITS[name][2]:g}")
     return found
 
 
@@ -370,7 +374,7 @@ def find_schedule(data: dict[str, Any], name: str) -> Schedule | None:
     """Returns a schedule that stands in the file, or None."""
     entry, number = data.get(name), r"([-+.\deE]+)"
     try:
-        return check_number(entry, float, -math.inf, math.inf)
+        return float(as_number(entry))
     except Exception:  # it is a function
         entry = data.get("lr_schedule", entry) if name == "learning_rate" else entry
     try:

@@ -72,8 +72,8 @@ def measure_step(source: Source, _: Sampler, __: Any, drawn: Callable) -> Iterat
     numbers = {}
     for where, (rollout, pairs) in data.items():
         numbers[where] = mean_reward(rollout["episodes"]) | step_size(after.policy, pairs, len(batch["obs"]))
-    if "clip_range" in batch:  # the clip of an agent of Stable-Baselines3 may have a schedule
-        numbers["max_ratio_allowed"] = 1 + batch["clip_range"][0].item()
+    if "clip_range" in batch:  # in force at this iteration, in float32: agents of Stable-Baselines3 may schedule it
+        numbers["max_ratio_allowed"] = round(1 + batch["clip_range"][0].item(), 6)
     elif hasattr(settings, "clip_eps"):
         numbers["max_ratio_allowed"] = 1 + settings.clip_eps
     if hasattr(settings, "max_kl"):

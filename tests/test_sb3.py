@@ -551,7 +551,7 @@ def test_clip_in_force_is_that_of_the_checkpoint(tmp_path, capsys):
     source = common.runs.Source(ROOT / "diagnostics" / "sb3.py", tmp_path / "run", 2)
     heldout = common.sampling.collect_group(source, (0,), 1, 32)
     [numbers] = load("trust_region").measure_step(source, None, None, lambda: heldout)
-    assert numbers["max_ratio_allowed"] == pytest.approx(1.1)  # the first was 1.3
+    assert numbers["max_ratio_allowed"] == 1.1  # the first was 1.3
 
 
 def test_environments_write_no_log(runs):
