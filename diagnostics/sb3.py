@@ -582,12 +582,14 @@ def main(argv: list[str] | None = None) -> None:
     except (gym.error.Error, ImportError, TypeError, ValueError) as error:
         stop(" ".join(f"--env-id {env_id}: {error}".split()))
     script = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
-    checkpoints = {}
+    checkpoints, made = {}, []
     for agent in agents:
         check_environment(agent, actors[0].env, env_id)
         path = find_statistics(files, agent, env_id)
         agent.statistics = read_vecnormalize(path) if path else {}
-        print(f"iteration {agent.iteration}: {agent.path}, {f'normalized by {path}' if path else 'not normalized'}")
+        made.append(
+            f"iteration {agent.iteration}: {agent.path}, {f'normalized by {path}' if path else 'not normalized'}"
+        )
         args = settings_of(agent, env_id)
         config = dict(algo="sb3", args=asdict(args), script=script, versions=dict(stable_baselines3=agent.version))
         checkpoints[agent.iteration] = config | make_checkpoint(agent, args, actors)
@@ -602,8 +604,8 @@ def main(argv: list[str] | None = None) -> None:
         torch.save(checkpoint, files.out / "checkpoints" / f"iter_{iteration:06d}.pt")
     write_progress(files.out / "progress.csv", agents[-1], episodes)
     (files.out / "config.json").write_text(json.dumps(config, indent=1))  # the newest agent's; last: now it is a run
-    made = f"iterations {', '.join(map(str, checkpoints))} of {agents[-1].batch:,} steps each"
-    print(f"{files.out}: {agents[-1].algorithm} of SB3 {agents[-1].version} on {env_id}, {made}")
+    trained = f"{agent.algorithm} of SB3 {agent.version} on {env_id}, with iterations of {agent.batch:,} steps"
+    print(f"{files.out}: {trained}", *made, sep="\n")
 
 
 if __name__ == "__main__":
