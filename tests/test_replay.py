@@ -174,9 +174,9 @@ def test_no_fall_says_how_large_a_one_would_have_been_seen(capsys):
     module = load("replay")
     changes, moves = module.find_changes(cells)
     first, second, _ = module.verdicts(cells, changes, moves)
-    assert first.startswith("no update lowered the reward significantly; 30 episodes would have shown")
+    assert first.startswith("no update lowered the reward significantly and by more than 5 %; with 30 episodes, ")
     visible = np.median([change["visible"] for change in changes])
-    assert f"a fall of {visible:.3g} four times in five" in first and 0.5 < visible < 0.9
+    assert f"a fall of {visible:.3g} would be detected with probability 0.8" in first and 0.5 < visible < 0.9
     # Falls of that size are seen in four of five repeats.
     x = rng.normal(-visible, 1, (4000, 30))
     seen = [common.intervals.paired_change(np.zeros(30), y, 7)["interval"][1] < 0 for y in x[:1500]]
@@ -203,8 +203,25 @@ def test_what_happens_between_two_updates_gets_its_line():
         "before update 2 the normalizers moved (the mean of an observation by 3.2 standard deviations)"
     )
     assert "reward 102 -> 40" in first
-    assert second == "update 1 went far without lowering the reward: mean KL 0.2, 17 times the median"
+    assert second == "update 1 went far, but the reward did not fall: mean KL 0.2, 17 times the median"
     assert last.startswith("all 3, ")
+
+
+@pytest.mark.parametrize("level", (100, -1000))
+def test_a_significant_trifle_gets_no_line(level):
+    """Three updates lower the reward by 4, 6 and 0 %, each far beyond its noise; the normalizers do nothing."""
+    module, noise = load("replay"), np.random.default_rng(0).normal(0, 0.1, (6, 30))
+    before = [level, level - 0.04 * abs(level), level - 0.1 * abs(level)]
+    after = [*before[1:], before[2]]
+    cells = []
+    for i in range(3):
+        cell = dict(iteration=i, promised=0.1, max_kl=1.0, max_kl_pair=2, max_kl_step=3, mean_kl=0.1, drift={})
+        returns = before[i] + noise[2 * i], after[i] + noise[2 * i + 1]
+        cells.append(cell | {when: dict(returns=x.tolist()) for when, x in zip(("before", "after"), returns)})
+    changes, moves = module.find_changes(cells)
+    assert changes[0]["interval"][1] < 0
+    lines = module.verdicts(cells, changes, moves)
+    assert [line.split(":")[0] for line in lines[:-1]] == ["update 1"]
 
 
 def test_bad_input(known, tmp_path, capsys):
