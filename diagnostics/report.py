@@ -31,11 +31,10 @@ import landscape
 import matplotlib
 import numpy as np
 import trust_region
-import tyro
 import value
 from common import figures, intervals, kept, runs, sampling
 from common.intervals import difference, short
-from common.runs import AtLeast, Source
+from common.runs import COUNT, AtLeast, Source
 from common.sampling import Sampler
 from matplotlib.axes import Axes
 from verdicts import (
@@ -60,7 +59,7 @@ from verdicts import (
     with_ends,
 )
 
-VERSION = 1  # raised whenever the measured numbers change
+VERSION = value.VERSION  # whose targets it measures by; plus one, whenever its own numbers change
 
 # Arguments -----------------------------------------------------------------------------------------------------------
 
@@ -72,7 +71,7 @@ class Args(runs.LabelledOptions):
     checkpoints: Annotated[tuple[int, ...], AtLeast(0)] = ()
     """iterations to sample at; default: 0 150 300 450 or, if a run lacks one of them, its first, those after one and
     two thirds, and its last with a step"""
-    episodes: int = 40
+    episodes: Annotated[int, AtLeast(1, most=COUNT)] = 40
     """episodes at each of these checkpoints, and at the last one"""
     gradient_pairs: int = 100_000
     """least number of state-action pairs at each checkpoint that the noise scale is measured from; they make 20
@@ -91,7 +90,7 @@ class Run(NamedTuple):
     style: dict[str, Any]  # how its lines are drawn; the label is that of its setting
     config: dict[str, Any]
     defaults: dict[str, Any]  # defaults of the script's arguments
-    progress: dict[str, np.ndarray]  # the columns of progress.csv, each [iterations], nan where a field is empty
+    progress: dict[str, np.ndarray]  # the columns of progress.csv, each [iterations], nan where there is no number
     stds: dict[int, list[float]]  # the policy's, by iteration; empty where they depend on the state
     bounds: list[float] | None  # half the range of each action; None if unbounded or squashed
     has_critic: bool
@@ -187,7 +186,7 @@ SIZES = dict(
     evaluate=("episodes", "episodes"),
     gradient=("true_pairs", 'pairs of the "true" gradient'),
     trust_region=("heldout_pairs", "held-out pairs for the step's length"),
-    landscape=("reward_pairs", "pairs, about, for what a step gains"),
+    landscape=("reward_pairs", "pairs or so for the gain of a step"),
     value=("heldout_pairs", "held-out pairs for the critic's errors"),
     report=("fresh_pairs", "held-out pairs for the rest"),
 )
@@ -228,14 +227,16 @@ COLUMNS = "global_step sps episodes episodic_return episodic_length entropy mean
 
 
 def read_columns(folder: Path) -> dict[str, np.ndarray]:
-    """Returns the columns of progress.csv by iteration, nan where a row or a field is missing."""
+    """Returns the columns of progress.csv by iteration, nan where a row or a field is missing. A mean KL that was
+    logged as nan is given as inf, since the step was not a short one."""
     rows = {int(row["iteration"]): row for row in runs.read_progress(folder)}
     if not rows or not {*rows[max(rows)], "explained_variance"}.issuperset(COLUMNS):  # REINFORCE has no critic
         runs.stop(f"{folder}: no progress.csv with an iteration, so nothing to report")
     found = {name: np.full(max(rows) + 1, np.nan) for name in {*rows[max(rows)], "explained_variance"}}
     for iteration, row in rows.items():
         for name in row:
-            found[name][iteration] = float(row[name] or "nan")
+            text = "inf" if (name, row[name]) == ("mean_kl", "nan") else row[name]
+            found[name][iteration] = float(text or "nan")
     return found
 
 
@@ -257,6 +258,9 @@ def read_run(sources: list[Source], style: dict[str, Any], out: Path) -> Run:
 def find_completeness(run: Run) -> list[Finding]:
     settings, progress = run.config["args"], run.progress
     found = [judge_completeness(int(progress["global_step"][-1]), runs.planned_steps(run.config))]
+    if missing := np.isnan(progress["global_step"]).sum():
+        text = "Rows of progress.csv are missing. What is said of all iterations is said of the others."
+        found.append(Finding(NONE, f"{missing:,} of {len(progress['global_step']):,} iterations", text))
     lengths = progress["episodic_length"][np.isfinite(progress["episodic_length"])][-10:]
     if len(lengths) and settings["num_steps"] < lengths.mean() and run.has_critic:
         text = f"Fresh segments are num_steps long: the first {settings['num_steps']} steps of an episode are all that"
@@ -311,7 +315,7 @@ def find_learning_curve(run: Run) -> Finding:
     gain = intervals.mean_of(returns[tens[-1]] - returns[0])
     best = tens[returns[tens].mean(1).argmax()]
     fall = difference(returns[best], returns[tens[-1]], looks=len(tens)) | dict(iteration=best[0])
-    least = PART * (returns[best].mean() - returns[0])
+    least = PART * max(0, returns[best].mean() - returns[0])
     return judge_learning(gain, 0.0, fall, least, int(episodes[tens[-1]].sum()))
 
 
@@ -369,8 +373,9 @@ def find_steps(run: Run) -> list[Finding]:
     lengths = judge_lengths(run.progress["mean_kl"], kl_bounds(run), kls)
     if allowed := [x["max_ratio_allowed"] for x in run.cells["trust_region"] if "max_ratio_allowed" in x]:
         allowed, ratio = allowed[-1], max(x["max_ratio"] for x in heldout)
-        text = f"{lengths.number}; largest ratio held out {short(ratio)}, where the clip is at {short(allowed)}"
-        lengths = lengths._replace(number=text)
+        # max_ratio is the mean over parts of a batch's size.
+        text = f"the largest ratio of as many held-out pairs as a batch has is typically {short(ratio)} at most"
+        lengths = lengths._replace(number=f"{lengths.number}; {text}, where the clip is at {short(allowed)}")
     return [lengths, judge_gains(run.cells["landscape"]) if run.cells["landscape"] else NOT_MEASURED]
 
 
@@ -424,14 +429,13 @@ def draw_explained(axis: Axes, run: Run) -> None:
 
 
 def find_exploration(run: Run) -> list[Finding]:
-    if not np.isfinite(run.progress["entropy"]).any():
-        entropy = "its entropy was not logged"
-    else:
-        entropy = (
-            f"entropy {short(run.progress['entropy'][0])} at the start, {short(run.progress['entropy'][-1])} nats now"
-        )
-    if not run.stds:
-        return [Finding(NONE, entropy, "Its standard deviations depend on the state: see the entropy.")]
+    logged = run.progress["entropy"][np.isfinite(run.progress["entropy"])]
+    entropy = "its entropy was not logged"
+    if len(logged):
+        entropy = f"entropy {short(logged[0])} at the start, {short(logged[-1])} nats now"
+    if not any(run.stds.values()):
+        text = "It has no actions." if run.stds else "Its standard deviations depend on the state: see the entropy."
+        return [Finding(NONE, entropy, text)]
     finding = judge_exploration(list(run.stds.values()), run.bounds)
     return [finding._replace(number=f"{finding.number}; {entropy}")]
 
@@ -602,7 +606,8 @@ def describe(found: list[Run]) -> dict[str, Any]:
     for section in SECTIONS:
         found = [section.find(run) for run in ordered]
         statuses = [min((x.status for x in of_run), key=WORST_FIRST.index) for of_run in found]
-        figure = draw(section, ordered) if section.panels and set(statuses) != {NONE} else None
+        measured = any(x.number or x.status != NONE for of_run in found for x in of_run)
+        figure = draw(section, ordered) if section.panels and measured else None
         shown = dict(title=section.title, found=found, statuses=statuses, figure=figure, rules=section.rules)
         shown |= dict(panels=", ".join(section.panels).replace("\n", " "))
         sections.append(shown | dict(pooled=pooled(ordered) if section.find is find_learning else []))
@@ -643,8 +648,7 @@ def as_text(page: dict[str, Any]) -> str:
 
 
 def main(argv: list[str] | None = None) -> None:
-    args = tyro.cli(Args, args=argv, description=__doc__)
-    runs.check_options(args)
+    args = runs.read_options(Args, argv, __doc__)
     opened, styles = runs.open_runs(args.runs, args.script), figures.run_styles(args.runs, args.labels)
     for folder in args.runs:
         read_columns(folder)

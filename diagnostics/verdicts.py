@@ -77,7 +77,7 @@ def widened(numbers: dict[str, Any], n: int, looks: int) -> dict[str, Any]:
 def judge_completeness(done: int, planned: int) -> Finding:
     number = f"{done:,} of {planned:,} steps"
     if done < planned:
-        return Finding(CAUTION, number, "It has not ended: all below is about a part of a run.")
+        return Finding(CAUTION, number, "It has not ended: everything below describes an unfinished run.")
     return Finding(NONE, number, "It has run to its end.")  # which says nothing good about a spoilt run
 
 
@@ -90,6 +90,8 @@ def judge_learning(
     low, high = gain["interval"] or (-math.inf, math.inf)
     if low > spread:
         status, text = GOOD, "It learned."
+    elif high < -spread:
+        status, text = BAD, "It ended below where it began."
     elif high <= spread:
         status, text = BAD, f"It ended as it began: it gained less than {short(spread)}."
     else:
@@ -119,24 +121,26 @@ def judge_batch(batch_size: int, scale: dict[str, Any], iteration: int) -> Findi
         return Finding(BAD, number, text)
     if low > batch_size:
         text = f"More noise than signal, as usual: gradients of two batches have a cosine of at most {most}."
-        return Finding(CAUTION, number, text)
+        return Finding(NONE, number, text)
     return Finding(UNCLEAR, number, "Cannot tell whether there is more signal or more noise in a batch.")
 
 
 def judge_lengths(kls: np.ndarray, bounds: np.ndarray, heldout: list[dict[str, Any]]) -> Finding:
     """Judges by the mean KL of every iteration's step on its own batch [n], by its bounds [n or more], and by the mean
-    KL held out at some checkpoints."""
-    of_training = bounds[: len(kls)]
-    above = np.mean(kls > 1.001 * of_training).item()  # a line search accepts what rounding puts onto the bound
+    KL held out at some checkpoints. A KL is inf where it was not finite, which is too long, and nan where none was
+    logged."""
+    of_training, logged = bounds[: len(kls)], ~np.isnan(kls)  # an agent from elsewhere may have logged none
+    too_long = (kls > 1.001 * of_training)[logged]  # a line search accepts what rounding puts onto the bound
+    above = too_long.mean().item() if logged.any() else 0.0
     bound = " to ".join(dict.fromkeys(short(x) for x in (of_training[0], of_training[-1])))  # TRPO's schedule has two
-    number = f"mean KL above {bound} nats in {percent(above)} of {len(kls):,} iterations (all, exact)"
-    logged = np.isfinite(kls).any()  # an agent from elsewhere may have none
-    number = number if logged else "no iteration's mean KL was logged"
-    if longest := max(heldout, key=lambda x: x["mean"], default=None):
+    number = f"mean KL above {bound} nats in {percent(above)} of {logged.sum():,} iterations (exact)"
+    number = number if logged.any() else "no iteration's mean KL was logged"
+    number += f", not finite in {np.isinf(kls).sum():,} of them" if np.isinf(kls).any() else ""
+    if longest := max(heldout, key=lambda x: np.nan_to_num(x["mean"], nan=np.inf), default=None):
         number += f"; held out at most {with_ends(longest)}, at iteration {longest['iteration']}"
     if above > TOO_OFTEN:
         return Finding(BAD, number, "Steps go too far.")
-    largest = int(np.nanargmax(kls / of_training)) if logged else 0
+    largest = int(np.nanargmax(kls / of_training)) if logged.any() else 0
     if kls[largest] > FAR_BEYOND * of_training[largest]:
         first, last = max(0, largest - 5), min(len(kls), largest + 6)
         text = (
@@ -144,11 +148,11 @@ def judge_lengths(kls: np.ndarray, bounds: np.ndarray, heldout: list[dict[str, A
         )
         return Finding(BAD, number, f"{text}`replay.py RUN --from {first} --to {last}` shows what it did.")
     corrected = [widened(x, x["parts"], len(heldout)) for x in heldout]
-    longer = [x for x in corrected if x["interval"] and x["interval"][0] > bounds[x["iteration"]]]
+    longer = [x for x in corrected if x["interval"] and not x["interval"][0] <= bounds[x["iteration"]]]  # nor nan
     if longer:
         text = f"Steps are short enough on their own batch, but too long held out at {len(longer)} of {len(heldout)}"
         return Finding(CAUTION, number, f"{text} checkpoints.")
-    if not logged:
+    if not logged.any():
         return Finding(UNCLEAR, number, "Cannot tell how long the steps between the checkpoints were.")
     return Finding(GOOD, number, "Steps are short enough.")
 
@@ -163,10 +167,11 @@ def judge_gains(steps: list[dict[str, Any]]) -> Finding:
     rose, fell = ([x for x in changes if min(sign * end for end in x["interval"]) > 0] for sign in (1, -1))
     found = [f"{with_ends(x)} at iteration {x['iteration']} (promised {x['promised']:+.2g})" for x in changes]
     number = f"reward gained: {'; '.join(found)}"
-    text = f"Of {len(steps)} steps {len(rose)} raised the reward and {len(fell)} lowered it"
+    text = f"{len(rose)} of {len(steps)} steps raised the reward, {len(fell)} lowered it"
     unknown = [x["episodes"] for x, y in zip(steps, changes) if y not in rose + fell]
     if unknown:
-        text += f"; one cannot tell of {len(unknown)}, from {' and '.join(f'{n:,}' for n in unknown)} episodes"
+        count = f"{len(unknown)} {'is' if len(unknown) == 1 else 'are'} undecided"
+        text += f", {count} after {' and '.join(f'{n:,}' for n in unknown)} episodes"
     text += "."
     if fell:
         return Finding(BAD if len(fell) > len(rose) else CAUTION, number, text)
@@ -226,9 +231,10 @@ def judge_normalizers(shares: dict[str, dict[str, Any]], seen: list[float]) -> F
 
 def judge_speed(sps: np.ndarray, compiled: bool) -> Finding:
     """Judges by the steps per second of each iteration."""
-    if not np.isfinite(sps).any():
-        return Finding(NONE, "", "Its speed was not logged.")
     rest = sps[1:] if len(sps) > 1 else sps
+    rest = rest[np.isfinite(rest)]  # rows of progress.csv may be missing
+    if not len(rest):
+        return Finding(NONE, "", "Its speed was not logged.")
     median, slow, fast = np.median(rest), *np.percentile(rest, [10, 90])
     number = f"{short(median)} steps a second, 80 % of the iterations from {short(slow)} to {short(fast)}"
     if not compiled:

@@ -26,6 +26,7 @@ def numbers(mean, low, high, **more):
         (numbers(100, 21, 179), None, GOOD),  # above the untrained policy's own scatter of 20
         (numbers(100, 19, 181), None, UNCLEAR),
         (numbers(5, -9, 19), None, BAD),
+        (numbers(-50, -79, -21), None, BAD),
         (dict(mean=100, interval=None), None, UNCLEAR),
         (numbers(100, 21, 179), numbers(50, 21, 79, iteration=7), CAUTION),
         (numbers(100, 21, 179), numbers(50, 19, 81, iteration=7), GOOD),
@@ -37,6 +38,7 @@ def test_learning(gain, fall, status):
     assert found.status == status
     assert ("12 episodes whether" in found.verdict) == (status == UNCLEAR)
     assert ("better at iteration 7" in found.verdict) == (fall is not None and fall["interval"][0] > 20)
+    assert ("ended below where it began" in found.verdict) == (gain["mean"] == -50)
 
 
 def test_a_fall_of_the_curve_is_seen_without_sampling():
@@ -49,13 +51,21 @@ def test_a_fall_of_the_curve_is_seen_without_sampling():
         assert found.status == status and ("better at iteration 90" in found.verdict) == (status == CAUTION)
 
 
+def test_a_curve_that_never_rose_has_not_fallen_from_its_height():
+    """It ends below its untrained policy, and so were its best ten: they fell by 7, with an interval from -1 to 15."""
+    returns = np.array([18.0, *[19.0, 1.0] * 5, *[3.0] * 10])
+    progress = dict(episodic_return=returns, episodes=np.full(len(returns), 20.0))
+    [found] = load("report").find_learning(SimpleNamespace(cells=dict(evaluate=[]), progress=progress, last=20))
+    assert found[::2] == (BAD, "It ended below where it began.")
+
+
 @pytest.mark.parametrize(
     "ends, status, cosine",
     (
         ([500, 2000], GOOD, "at least 0.5"),  # 2000 / (2000 + 2000)
         ([500, 2001], UNCLEAR, ""),
-        ([6000, None], CAUTION, "at most 0.25"),
-        ([198_000, 300_000], CAUTION, "at most 0.01"),
+        ([6000, None], NONE, "at most 0.25"),  # so it is wherever agents learn
+        ([198_000, 300_000], NONE, "at most 0.01"),
         ([200_001, 300_000], BAD, "at most 0.0099"),
         ([None, None], UNCLEAR, ""),
         (None, UNCLEAR, ""),
@@ -77,11 +87,33 @@ def test_lengths():
     beyond["interval"] = [0.0422, 0.0578]
     found = verdicts.judge_lengths(kls, bounds, [within, beyond])
     assert found.status == CAUTION and "1 of 2" in found.verdict
+    unbounded = dict(mean=np.nan, interval=[np.nan, np.nan], iteration=4, parts=1001)
+    assert verdicts.judge_lengths(kls, bounds, [within, unbounded]).status == CAUTION
     kls[:5] = 0.041
     assert verdicts.judge_lengths(kls, bounds, []).status == GOOD
     kls[5] = 0.041
     found = verdicts.judge_lengths(kls, bounds, [])
     assert found.status == BAD and "6 % of 100" in found.number
+
+
+def test_a_kl_that_is_not_finite_is_too_long_and_a_missing_one_is_not_counted(tmp_path):
+    columns = "iteration,global_step,sps,episodes,episodic_return,episodic_length,entropy,mean_kl"
+    rows = [f"{i},{10 * i + 10},1,1,1,1,1,{kl}" for i, kl in enumerate(["0.01", "nan", "inf", "", *["0.01"] * 36])]
+    (tmp_path / "progress.csv").write_text("\n".join([columns, *rows[:20], *rows[24:]]) + "\n")
+    progress = load("report").read_columns(tmp_path)
+    found = verdicts.judge_lengths(progress["mean_kl"], np.full(40, 0.13), [])
+    assert found.status == BAD and "in 5.7 % of 35 iterations (exact), not finite in 2 of them" in found.number
+    found = verdicts.judge_lengths(progress["mean_kl"][2:], np.full(38, 0.13), [])
+    assert found.status == BAD and "One step went much too far, that of iteration 0" in found.verdict
+    found = verdicts.judge_lengths(progress["mean_kl"][3:4], np.full(1, 0.13), [])
+    assert found.status == UNCLEAR and "no iteration's mean KL was logged" in found.number
+    run = SimpleNamespace(config=dict(args=dict(num_steps=10, num_envs=1, total_timesteps=400)), progress=progress)
+    run.has_critic = False
+    assert "4 of 40 iterations" in load("report").find_completeness(run)[1].number
+    assert verdicts.judge_speed(progress["sps"], True)[:2] == (
+        GOOD,
+        "1 steps a second, 80 % of the iterations from 1 to 1",
+    )
 
 
 def step(mean, half, iteration=0):
@@ -97,9 +129,7 @@ def test_gains():
     assert verdicts.judge_gains([step(10, 1), step(0, 5), step(0, 5)]).status == UNCLEAR
     found = verdicts.judge_gains([step(10, 8), step(-10, 8, iteration=300), step(0, 5)])
     assert found.status == CAUTION and "iteration 300" in found.number
-    assert found.verdict == (
-        "Of 3 steps 1 raised the reward and 1 lowered it; one cannot tell of 1, from 1,001 episodes."
-    )
+    assert found.verdict == ("1 of 3 steps raised the reward, 1 lowered it, 1 is undecided after 1,001 episodes.")
     assert verdicts.judge_gains([step(-10, 8), step(0, 5)]).status == BAD
 
 
@@ -182,6 +212,12 @@ def test_normalizers():
     assert judge(rare, dict(mean=0.002, interval=None)).status == UNCLEAR
     assert judge(numbers(0.0, 0.0, 0.0)).verdict == "No clipping was seen."
     assert judge().status == NONE and "0.5 to 2" in judge().number
+
+
+def test_a_run_without_actions_has_nothing_to_explore():
+    run = SimpleNamespace(progress=dict(entropy=np.array([np.nan, 0.5, 0.25, np.nan])), stds={0: [], 1: []}, bounds=[])
+    [found] = load("report").find_exploration(run)
+    assert found == (NONE, "entropy 0.5 at the start, 0.25 nats now", "It has no actions.")
 
 
 def test_speed_and_completeness():
@@ -304,12 +340,22 @@ def test_bad_input_is_one_line(runs, capsys):
         return message
 
     assert "no config.json" in refused("bare")
-    assert "--out" in refused("run", "run")
+    assert "the same run, twice" in refused("run", "run")
     assert "--episodes 0" in refused("run", "--episodes", "0")
     (runs / "run" / "figures").mkdir()
     (runs / "run" / "figures" / "value.jsonl").write_text("?\n")
     assert "value.jsonl is damaged" in refused("run")
     (runs / "run" / "figures" / "value.jsonl").unlink()
+    (runs / "run" / "figures" / "value.jsonl").symlink_to("/proc/self/mem")
+    assert "value.jsonl: Input/output error" in refused("run")
+    (runs / "run" / "figures" / "value.jsonl").unlink()
+    for damaged in ("999999999999,2048", "-5,2048", "3,2"):
+        (runs / "run" / "progress.csv").write_text(f"iteration,global_step\n{damaged}\n")
+        assert "progress.csv is damaged" in refused("run")
+    (runs / "run" / "progress.csv").unlink()
+    (runs / "run" / "progress.csv").symlink_to("/proc/self/mem")
+    assert "progress.csv: Input/output error" in refused("run")
+    (runs / "run" / "progress.csv").unlink()
     (runs / "run" / "progress.csv").write_text("iteration,global_step\n0,1")
     assert "nothing to report" in refused("run")
     (runs / "run" / "progress.csv").unlink()
