@@ -25,13 +25,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from unittest import mock
 
 import gymnasium as gym
 import numpy as np
 import torch
-import tyro
 from common import figures, intervals, kept, runs, sampling
-from common.runs import AtLeast, Source
+from common.runs import COUNT, AtLeast, Source
 from common.sampling import Sampler
 from torch import nn
 
@@ -44,7 +44,7 @@ VERSION = 1  # raised whenever the measured numbers change
 class Args(runs.LabelledOptions):
     checkpoints: Annotated[tuple[int, ...] | Literal["all"], AtLeast(0)] = ()
     """iterations, or all; default: the newest checkpoint"""
-    episodes: int = 100
+    episodes: Annotated[int, AtLeast(1, most=COUNT)] = 100
     """episodes of each checkpoint"""
     deterministic: bool = False
     """act with the mean of the policy instead of a sample"""
@@ -59,12 +59,12 @@ NAMES = ("returns", "lengths")
 
 def acting_parameters(source: Source, deterministic: bool) -> np.ndarray:
     """Returns the policy parameters [P], with a standard deviation of 0 if the policy is to act deterministically."""
-    policy = runs.load_script(source.script).load_checkpoint(source.path)["policy"]
-    if deterministic and "log_std" not in policy:
+    policy = sampling.checkpoint_state(source)[2].policy
+    if deterministic and "log_std" not in dict(policy.named_parameters()):
         runs.stop(f"{source.script}: its policy has no log_std, which --deterministic sets to minus infinity")
     if deterministic:
-        policy["log_std"].fill_(-torch.inf)
-    return torch.cat([x.flatten() for x in policy.values()]).numpy()
+        policy.log_std.data.fill_(-torch.inf)
+    return sampling.flat_parameters(policy).numpy()  # its state_dict may have buffers as well
 
 
 def draw(args: Args, source: Source, sample: Sampler, _: Any) -> np.ndarray:
@@ -96,20 +96,23 @@ class Camera(gym.Wrapper):
 
 
 def film(args: Args, source: Source) -> None:
-    """Plays an episode and films it into the video file, at about 30 frames a second."""
+    """Plays an episode and films it into the video file, at about 30 frames a second. The environment is the script's
+    own, with its wrappers, made with a render mode."""
     import imageio  # only a video needs it
 
-    script, settings, state = sampling.fresh_state(source, (args.seed, source.iteration), 1, 32)
+    with mock.patch.object(gym, "make", partial(gym.make, render_mode="rgb_array")):
+        script, settings, state = sampling.fresh_state(source, (args.seed, source.iteration), 1, 32)
     parameters = torch.from_numpy(acting_parameters(source, args.deterministic))
     nn.utils.vector_to_parameters(parameters, state.policy.parameters())
     [actor] = state.actors
     try:
-        env = gym.make(settings.env_id, render_mode="rgb_array")
-        fps = env.metadata.get("render_fps", 30)
+        fps = actor.env.metadata.get("render_fps", 30)
         stride = max(1, round(fps / 30))
-        actor.env = camera = Camera(env, stride)
+        actor.env = camera = Camera(actor.env, stride)
         while not camera.ended:
             script.rollout(settings, state)
+        if camera.frames[0] is None:
+            raise RuntimeError("its render() returns nothing; make_actors must make it with gym.make")
     except Exception as error:
         sys.unraisablehook = lambda _: None  # a renderer that failed to start also fails to close
         advice = "without a screen, install libegl1 and libgl1-mesa-dri (their names in Debian) and set MUJOCO_GL=egl"
@@ -224,8 +227,7 @@ def write_table(found: dict[str, dict[str, Any]], episodes: int, path: Path) -> 
 
 
 def main(argv: list[str] | None = None) -> None:
-    args = tyro.cli(Args, args=argv, description=__doc__)
-    runs.check_options(args)
+    args = runs.read_options(Args, argv, __doc__)
     if args.video and args.video.suffix not in (".gif", ".mp4"):
         runs.stop(f"--video {args.video}: must end in .gif or .mp4")
     if args.video and args.video.suffix == ".mp4" and not shutil.which("ffmpeg"):

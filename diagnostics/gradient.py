@@ -34,9 +34,8 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
-import tyro
 from common import figures, intervals, kept, runs, sampling
-from common.runs import AtLeast, Source
+from common.runs import COUNT, AtLeast, Source
 from common.sampling import GROUP, Sampler, Task
 from matplotlib.axes import Axes
 from scipy import stats
@@ -54,7 +53,7 @@ class Args(runs.LabelledOptions):
     its last with a step"""
     pairs: Annotated[tuple[int, ...], AtLeast(2)] = (10_000, 100_000)
     """sizes of the estimates in state-action pairs; the size of the run's training batch is added"""
-    repeats: Annotated[int, AtLeast(2, "or there is nothing to compare")] = 10
+    repeats: Annotated[int, AtLeast(2, "or there is nothing to compare", COUNT)] = 10
     """independent estimates from each number of pairs"""
     true_pairs: int = 900_000
     """least number of pairs of the "true" gradient; where the other repeats have fewer, more are sampled"""
@@ -441,7 +440,7 @@ def describe(cells: list[dict[str, Any]]) -> str:
     measured = 'measured {:.2f}, and with the "true" gradient {:.2f}'.format(*map(np.mean, found))
     if B == np.inf:
         low = ends[0]
-        text = f"the noise scale is more than {two_digits(low)} pairs; how much more, so few do not tell"
+        text = f"the noise scale exceeds {two_digits(low)} pairs, and the sample is too small to say by how much"
         return f"{text}: two estimates from {K:,} have a cosine of less than {K / (K + low):.2g} ({measured})"
     share = f"1/{B / K:.0f} of" if B > 2 * K else f"{K / B:.1f} times"
     interval = "" if np.isnan(ends).any() else " [{}, {}]".format(*map(two_digits, ends))
@@ -458,13 +457,15 @@ def two_digits(x: float) -> str:
 
 
 def main(argv: list[str] | None = None) -> None:
-    args = tyro.cli(Args, args=argv, description=__doc__)
-    runs.check_options(args)
+    args = runs.read_options(Args, argv, __doc__)
     opened = runs.open_runs(args.runs, args.script, args.baselines)
     styles = figures.run_styles(args.runs, args.labels)
     chosen = [runs.choose(sources, args.checkpoints) for sources in opened]
     if len(set(map(len, chosen))) > 1:
         runs.stop("the runs have different numbers of checkpoints; name those to measure with --checkpoints")
+    batches = {(style["label"], runs.batch_size(runs.read_config(x.run))) for style, [x, *_] in zip(styles, chosen)}
+    if unlike := [label for label in dict(batches) if len({size for name, size in batches if name == label}) > 1]:
+        runs.stop(f"--labels: runs of {' and '.join(unlike)} have batches of different sizes; label them apart")
     path = runs.output_folder(args.out, args.runs) / "gradient.jsonl"
     cells = iter(kept.measure_missing(args, path, [gradient_work(args, source) for source in sum(chosen, [])]))
     settings = figures.by_setting(styles, [[next(cells) for _ in sources] for sources in chosen])

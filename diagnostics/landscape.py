@@ -26,7 +26,6 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
-import tyro
 from common import figures, intervals, kept, runs, sampling
 from common.runs import AtLeast, Source
 from common.sampling import GROUP, Sampler
@@ -45,7 +44,7 @@ class Args(runs.LabelledOptions):
     checkpoints: Annotated[tuple[int, ...], AtLeast(0)] = ()
     """iterations; default: 0 150 300 450 or, if a run lacks one of them, its first, those after one and two thirds, and
     its last with a step"""
-    grid: Annotated[int, AtLeast(2)] = 7
+    grid: Annotated[int, AtLeast(2, most=1000)] = 7
     """points per side; they span [0, 3] in both directions and include 1 (with 2 points, they span [0, 1])"""
     step_pairs: tuple[int, ...] = (2000, 50_000)
     """state-action pairs that a step is computed from"""
@@ -148,7 +147,8 @@ def describe(surface: list[dict[str, Any]]) -> str:
     change, gain = after["change"], after["surrogate"] - before["surrogate"]
     text = f"{figures.title([after])}, step from {after['step_pairs']:,} pairs: surrogate {gain:+.3g}, "
     text += f"reward {intervals.text(change, '{:+,.3g}'.format)} over {after['episodes']:,} episodes"
-    return text + (f", {change['pairing']:.2f} of the unpaired interval's width" if change["pairing"] else "")
+    share = change["pairing"]
+    return text + (f"; pairing by seed narrows the interval to {share:.2f} of its width" if share else "")
 
 
 # Figures -------------------------------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ def draw_cuts(rows: list[list[list[dict[str, Any]]]], style: dict[str, Any], pat
     """Draws two rows for each checkpoint, with surrogate and true reward along the step, and the same along the random
     direction. In both rows, each of the two quantities has one scale. A line is for the pairs that the step is computed
     from, on which the surrogate is measured. The true reward along the random direction does not depend on them, so
-    there the lines lie on one another."""
+    there the lines lie on one another. Bands are intervals of the change of the true reward, paired by seed."""
     figure, axes = figures.new_figure(2 * len(rows), 2, (9, 0.2 + 4.6 * len(rows)), sharex=True)
     axes[0, 0].set_xticks(range(4))
     for panels, surfaces in zip(axes.reshape(len(rows), 2, 2), rows):
@@ -174,7 +174,7 @@ def draw_cuts(rows: list[list[list[dict[str, Any]]]], style: dict[str, Any], pat
         draw_cut(panels[1], surfaces, "random", style)
         for axis in panels[0]:
             axis.axvline(1, color="black", linewidth=1, linestyle=":", label="end of the step")
-            figures.explain_bands(axis)
+            figures.explain_bands(axis, "95 % interval of the change from 0")
     figures.save_figure(figure, path)
 
 
@@ -186,12 +186,18 @@ def draw_cut(panels: np.ndarray, surfaces: list[list[dict[str, Any]]], along: st
         cut = [cell for cell in cells if cell["random" if along == "step" else "step"] == 0]
         x = [cell[along] for cell in cut]
         panels[0].plot(x, [cell["surrogate"] for cell in cut], **of_step)
-        figures.draw_line(panels[1], x, cut, of_step)
+        figures.draw_line(panels[1], x, [with_interval_of_change(cell) for cell in cut], of_step)
     direction = dict(step="the step", random="a random direction")[along]
     for axis, text in zip(panels, NAMES.values()):
         axis.set_title(f"{text.capitalize()} along {direction}, {figures.title(surfaces[0][:1])}", fontsize=10)
         axis.set_ylabel(text)
         axis.tick_params(labelbottom=True)
+
+
+def with_interval_of_change(cell: dict[str, Any]) -> dict[str, Any]:
+    """Returns a point's mean return with the interval of its change from the checkpoint, which is what is tested."""
+    before, ends = cell["change"]["before"], cell["change"]["interval"]
+    return dict(mean=cell["mean"], interval=[before + end for end in ends])
 
 
 def unit_of_step(surfaces: list[list[dict[str, Any]]]) -> str:
@@ -262,8 +268,7 @@ def draw_row(row: np.ndarray, surfaces: list[list[dict[str, Any]]], name: str, t
 
 
 def main(argv: list[str] | None = None) -> None:
-    args = tyro.cli(Args, args=argv, description=__doc__)
-    runs.check_options(args)
+    args = runs.read_options(Args, argv, __doc__)
     chosen = [runs.choose(sources, args.checkpoints) for sources in runs.open_runs(args.runs, args.script)]
     for source in sum(chosen, []):
         runs.with_step([source], (source.iteration,))

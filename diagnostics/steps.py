@@ -20,9 +20,8 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-import tyro
 from common import figures, intervals, kept, runs, sampling
-from common.runs import AtLeast, Source
+from common.runs import COUNT, AtLeast, Source
 from common.sampling import Sampler, Task
 
 VERSION = 1  # raised whenever the measured numbers change
@@ -35,7 +34,7 @@ class Args(runs.LabelledOptions):
     checkpoints: Annotated[tuple[int, ...] | Literal["all"], AtLeast(0)] = ()
     """iterations, or all that have a step; default: 0 150 300 450 or, if a run lacks one of them, its first, those
     after one and two thirds, and its last with a step"""
-    repeats: Annotated[int, AtLeast(2, "or there is nothing to compare")] = 100
+    repeats: Annotated[int, AtLeast(2, "or there is nothing to compare", COUNT)] = 100
     """steps from each checkpoint"""
 
 
@@ -105,8 +104,7 @@ def draw_steps(settings: list[figures.Setting], path: Path) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    args = tyro.cli(Args, args=argv, description=__doc__)
-    runs.check_options(args)
+    args = runs.read_options(Args, argv, __doc__)
     chosen = []
     for sources in runs.open_runs(args.runs, args.script):
         some = () if args.checkpoints == "all" else runs.choose(sources, args.checkpoints)

@@ -10,8 +10,8 @@ next iteration is repeated as it was, with the same batch and the same step. The
 held-out segments, which begin with resets and are collected by the checkpoint's policy with its frozen statistics. A
 maximum grows with the sample, so the held-out largest ratio and largest KL are taken in parts of the training batch's
 size and averaged. (A smaller remainder is left out; fewer pairs than one batch make one part.) The held-out reward is
-that of complete episodes, of about as many pairs again, each played to its end from a seed of its own. Those that end
-inside a segment would not do, since they are the shorter ones. Where a setting has several runs, its line is their mean
+that of complete episodes, of about as many pairs again, each played to its end from a seed of its own. Using only
+episodes that end within a segment would favour short ones. Where a setting has several runs, its line is their mean
 and the thin lines are the runs. For a single run the bars are 95 % intervals of Student's t, over episodes for the
 reward and over the parts for what is held out. Dotted lines show 1 + eps where ratios are clipped, and the KL that TRPO
 allows.
@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import tyro
 from common import figures, intervals, kept, runs, sampling
 from common.runs import AtLeast, Source
 from common.sampling import GROUP, Sampler
@@ -219,8 +218,7 @@ def curve(cells: list[dict[str, Any]], where: str, name: str) -> tuple[list[int]
 
 
 def main(argv: list[str] | None = None) -> None:
-    args = tyro.cli(Args, args=argv, description=__doc__)
-    runs.check_options(args)
+    args = runs.read_options(Args, argv, __doc__)
     chosen = [runs.with_step(sources, args.checkpoints) for sources in runs.open_runs(args.runs, args.script)]
     styles = figures.run_styles(args.runs, args.labels)
     path = runs.output_folder(args.out, args.runs) / "trust_region.jsonl"

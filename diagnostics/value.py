@@ -32,7 +32,6 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
-import tyro
 from common import figures, intervals, kept, runs, sampling
 from common.runs import AtLeast, Source
 from common.sampling import Sampler
@@ -150,15 +149,16 @@ EXACT = dict(linestyle=":", linewidth=1.8, marker="", zorder=3, label=None)
 def draw_errors(styles: list[dict[str, Any]], cells_of_runs: list[list[dict[str, Any]]], path: Path) -> None:
     """Draws a column for each of the three targets. The first three rows are over training (CL Fig. 11, 12): the mean
     error held out and on the training batch, and the held-out median. The last row has the held-out mean against the
-    distance to the next cut. A line is a run. The errors that the exact V of a constant reward would have against
-    released returns are dotted, over training in the run's colour."""
+    distance to the next cut, of the median checkpoint after the first. A line is a run. The errors that the exact V of
+    a constant reward would have against released returns are dotted, over training in the run's colour."""
     figure, axes = figures.new_figure(4, 3, (9, 8.4), sharex="row", sharey="row", subplot_kw=dict(yscale="log"))
     cells = sum(cells_of_runs, [])
     never = 4 * max((x["steps"] or [1, 1])[1] for cell in cells for x in heldout_bins(cell, "gae"))
     for style, of_run in zip(map(figures.tell_apart, styles), cells_of_runs):
         for name, column in zip(COLUMNS, axes.T):
             draw_over_training(column, of_run, name, style)
-            draw_by_distance(column[-1], sum([heldout_bins(cell, name) for cell in of_run], []), style, never)
+            trained = [cell for cell in of_run if cell["iteration"]] or of_run  # the first fit is like no other
+            draw_by_distance(column[-1], sum([heldout_bins(cell, name) for cell in trained], []), style, never)
     for gamma in {cell["gamma"] for cell in cells}:
         draw_exact_values(axes[-1, -1], gamma, never / 4)
     for axis, text in zip(axes[0], COLUMNS.values()):
@@ -187,8 +187,8 @@ def heldout_bins(cell: dict[str, Any], target: str) -> list[dict[str, Any]]:
 
 
 def draw_by_distance(axis: Axes, measured: list[dict[str, Any]], style: dict[str, Any], never: float) -> None:
-    """Draws a run's mean error in each bin of distances, as the median over the checkpoints. The pairs that a terminal
-    state follows are drawn at x = never."""
+    """Draws a run's mean error in each bin of distances, as the median over the measured checkpoints. The pairs that a
+    terminal state follows are drawn at x = never."""
     bins = {}
     for found in measured:
         if found["mean"] is not None:
@@ -241,8 +241,7 @@ def finish_axes(axes: np.ndarray, never: float) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    args = tyro.cli(Args, args=argv, description=__doc__)
-    runs.check_options(args)
+    args = runs.read_options(Args, argv, __doc__)
     opened = runs.open_runs(args.runs, args.script, needs_critic=True)
     chosen = [runs.with_step(sources, args.checkpoints) for sources in opened]
     styles = figures.run_styles(args.runs, args.labels)

@@ -336,6 +336,67 @@ def test_evaluation_and_video(known, tmp_path, capsys):
     assert [frame[0, 0, 0] for frame in imageio.v3.imread(video)] == [60, 120, 180, 240]
 
 
+OWN_CLASSES = """
+class Policy(Policy):
+    def __init__(self, *sizes):
+        super().__init__(*sizes)
+        self.register_buffer("action_scale", torch.full((3,), 7.0))
+
+class Counted(gym.ActionWrapper):
+    calls = 0
+
+    def action(self, action):
+        Counted.calls += 1
+        return action
+
+make_bare_actors = make_actors
+
+def make_actors(args):
+    actors = make_bare_actors(args)
+    for actor in actors:
+        actor.env = Counted(actor.env)
+    return actors
+"""
+
+
+def test_a_policy_with_a_buffer_is_evaluated_as_it_is_and_filmed_behind_its_wrapper(tmp_path):
+    mine = tmp_path / "my_ppo.py"
+    mine.write_text((ROOT / "algos" / "ppo.py").read_text() + OWN_CLASSES)
+    script = common.runs.load_script(mine)
+    chain = TINY | dict(env_id="environments:Chain-v0", total_timesteps=64, run_name="chain", runs_dir=str(tmp_path))
+    script.main(flags_of("ppo", **chain))
+    flags = [str(tmp_path / "chain"), "--script", str(mine), *"--jobs 1 --episodes 2 --deterministic".split()]
+    load("evaluate").main(flags)
+    [cell] = cells(tmp_path / "chain" / "figures", "evaluate")
+    pi = common.sampling.checkpoint_state(common.runs.Source(mine, tmp_path / "chain", 1))[2].policy(torch.eye(4))
+    exact = sum(Chain.rewards) - ((pi.mean.detach().double() - torch.tensor(Chain.TARGET)) ** 2).sum().item()
+    assert cell["returns"]["all"] == pytest.approx([exact] * 2, abs=1e-5)
+    script.Counted.calls = 0
+    load("evaluate").main([*flags, "--video", str(tmp_path / "chain.gif")])
+    assert script.Counted.calls >= 4  # the episodes are kept, so these are the film's
+    source = common.runs.Source(mine, tmp_path / "chain", 1)
+    with pytest.raises(ValueError, match="1 numbers for the"):
+        common.sampling.play_seeds(source, (0,), 0, 1, np.zeros(1))
+
+
+def test_help_names_all_that_diagnostics_use_of_a_script(capsys):
+    files = [ROOT / "diagnostics" / f"{name}.py" for name in (*CALLS, "replay", "report")]
+    used = set()
+    for path in [*files, *(ROOT / "diagnostics" / "common").glob("*.py")]:
+        used |= set(re.findall(r"(?<![.\w])script\.([A-Za-z_]+)", path.read_text()))
+    needed = set(common.runs.CONTRACT)
+    assert needed <= used | {"make_networks"} and used - needed - {"name", "read_bytes"} == {
+        "can_compile",
+        "value_loss",
+    }
+    for path in files:
+        with pytest.raises(SystemExit) as ended:
+            load(path.stem).main(["--help"])
+        assert ended.value.code == 0
+        shown = capsys.readouterr().out
+        assert all(f"    {name}" in shown for name in needed) and "frozen" in shown
+
+
 def test_no_opengl_is_explained(known, tmp_path):
     command = [sys.executable, str(ROOT / "diagnostics" / "evaluate.py"), str(known / "ppo"), "--video", "x.gif"]
     flags = ["--episodes", "2", "--jobs", "1", "--out", str(tmp_path)]
@@ -435,11 +496,15 @@ def test_jobs_do_not_change_a_bit_and_the_figure_shows_the_numbers(known, name, 
 
 
 def test_a_script_and_what_it_imports_measure_in_an_empty_folder(known, tmp_path):
-    shutil.copytree(ROOT / "diagnostics" / "common", tmp_path / "common")
-    shutil.copy(ROOT / "diagnostics" / "value.py", tmp_path)
-    mine = shutil.copy(ROOT / "algos" / "ppo.py", tmp_path / "my_ppo.py")
-    flags = ["--script", mine.name, "--jobs", "1", "--heldout-pairs", "300", "--out", "here"]
-    subprocess.run([sys.executable, "value.py", str(known / "ppo"), *flags], cwd=tmp_path, check=True)
+    """The user's modules may be called as diagnostics are."""
+    shutil.copytree(ROOT / "diagnostics" / "common", tmp_path / "tools" / "common")
+    for name in ("value", "steps"):
+        shutil.copy(ROOT / "diagnostics" / f"{name}.py", tmp_path / "tools")
+    (tmp_path / "steps.py").write_text("MINE = True\n")
+    mine = tmp_path / "my_ppo.py"
+    mine.write_text((ROOT / "algos" / "ppo.py").read_text() + "\nimport steps\n\nsteps.MINE\n")
+    flags = ["--script", mine.name, "--jobs", "2", "--heldout-pairs", "300", "--out", "here"]
+    subprocess.run([sys.executable, "tools/value.py", str(known / "ppo"), *flags], cwd=tmp_path, check=True)
     assert len(cells(tmp_path / "here", "value")) == 3
     assert imageio.v3.imread(tmp_path / "here" / "value.png").std() > 10  # no blank page
     assert (tmp_path / "here" / "value.pdf").read_bytes().startswith(b"%PDF")
@@ -448,13 +513,23 @@ def test_a_script_and_what_it_imports_measure_in_an_empty_folder(known, tmp_path
 def test_time_needed_is_told_of_a_run_that_is_being_written(tmp_path, capsys):
     (tmp_path / "progress.csv").write_text("iteration,global_step,sps\n0,2048,5000\n1,40")
     common.kept.print_time_needed(tmp_path, 1_200_000, 2)
-    assert capsys.readouterr().out.startswith("about 02:00, ")
+    assert capsys.readouterr().out.startswith("sampling takes about 02:00 in 2 processes ")
+
+
+def test_what_comes_before_the_first_result_does_not_slow_the_rest(capsys, monkeypatch):
+    """An hour of something else, and then eight episodes in ten seconds: 704 more take 880 seconds."""
+    sample, clock = common.sampling.Sampler(1, None, None), [0.0]
+    monkeypatch.setattr(common.sampling.time, "perf_counter", lambda: clock[0])
+    with sample.progress(720, "episodes"):
+        for clock[0] in (3600.0, 3610.0):
+            sample.advance(8)
+    assert capsys.readouterr().out.splitlines()[1:] == ["16 of 720 episodes, 14:40 left"]
 
 
 def test_a_worker_that_dies_is_one_line(capsys):
     with pytest.raises(SystemExit) as ended, common.sampling.sampler(2) as sample:
         list(sample([common.sampling.Task(1, partial(os._exit, 3))]))
-    assert ended.value.code == 1 and "a worker died, of memory perhaps; the same command" in capsys.readouterr().err
+    assert ended.value.code == 1 and "a worker died (out of memory?); the same command" in capsys.readouterr().err
 
 
 def test_what_is_drawn_ahead_comes_in_order_and_not_all_at_once():
@@ -473,11 +548,14 @@ def test_numbers_say_what_measured_them(known, tmp_path, capsys, monkeypatch):
     mine, source = tmp_path / "my_ppo.py", (ROOT / "algos" / "ppo.py").read_text()
     flags = [str(known / "chain"), "--checkpoints", "0", "--script", str(mine), "--jobs", "1", "--out", str(tmp_path)]
 
+    settings = {known / "chain": common.runs.setting(common.runs.read_config(known / "chain"))}
+
     def measure(*extra):
         common.runs.note.cache_clear()
         load("value").main([*flags, "--heldout-pairs", "300", *extra])
         *_, cell = cells(tmp_path, "value")  # of those with the same settings the last counts
         assert cell["versions"]["torch"] == torch.__version__
+        assert common.runs.label_runs(settings, (f"CHAIN={cell['setting']}",)) == {known / "chain": "CHAIN"}
         return cell["measured_by"], re.findall(r"another version of (\S+);", capsys.readouterr().err)
 
     mine.write_text(source)
@@ -491,7 +569,12 @@ def test_numbers_say_what_measured_them(known, tmp_path, capsys, monkeypatch):
     edited, notes = measure("--overwrite")
     assert edited["my_ppo.py"] != first["my_ppo.py"] and notes == []
     monkeypatch.setattr(load("value"), "VERSION", 99)
-    assert measure() == (edited, ["value.py"])
+    monkeypatch.setattr(common.intervals, "VERSION", 98)
+    monkeypatch.setattr(common.kept.mujoco, "__version__", "0")
+    assert measure() == (edited, ["value.py", "intervals.py", "mujoco"])
+    path = tmp_path / "value.jsonl"  # of a cell that does not say its version of a library, nothing is known
+    path.write_text(path.read_text().replace('"mujoco"', '"no_mujoco"'))
+    assert measure() == (edited, ["value.py", "intervals.py"])
 
 
 def test_kill_and_continue_equals_uninterrupted(known, tmp_path):
@@ -499,7 +582,7 @@ def test_kill_and_continue_equals_uninterrupted(known, tmp_path):
     command, path = call("landscape", [known / "ppo"], tmp_path / "killed", *flags), tmp_path / "killed/landscape.jsonl"
     measured = 0
     for jobs, how, status, message in (
-        ("2", signal.SIGTERM, 130, "goes on from what is measured"),
+        ("2", signal.SIGTERM, 130, "resumes from what is kept"),
         ("1", signal.SIGKILL, -9, ""),
     ):
         process = subprocess.Popen([*command, "--jobs", jobs], stderr=subprocess.PIPE, text=True)
@@ -573,6 +656,23 @@ def test_numbers_in_use_or_damaged_are_left_alone(known, name, tmp_path, capsys)
         assert path.read_text() == damaged and {x.suffix for x in tmp_path.iterdir()} == {".jsonl", ".lock"}
 
 
+NO_FROZEN = """
+class Moments:
+    mean, std = 0.0, 1.0
+
+    def push(self, x):
+        pass
+
+    def load_state_dict(self, saved):
+        pass
+
+make_initial_state = initial_state
+
+def initial_state(args, actors):
+    return replace(make_initial_state(args, actors), obs_stats=Moments())
+"""
+
+
 @pytest.mark.parametrize("name", CALLS)
 def test_bad_input(known, name, tmp_path, capsys):
     (tmp_path / "empty").mkdir()
@@ -586,8 +686,14 @@ def test_bad_input(known, name, tmp_path, capsys):
     source = (ROOT / "algos" / "ppo.py").read_text()
     (tmp_path / "lacking.py").write_text(source.replace("def objective(", "def objectives("))
     (tmp_path / "broken.py").write_text("import nothing_of_that_name\n")
+    (tmp_path / "exit.py").write_text("raise SystemExit(3)\n")
+    (tmp_path / "thawed.py").write_text(source + NO_FROZEN)
     (tmp_path / "file").touch()
-    ppo = str(known / "ppo")
+    (tmp_path / "unreadable").mkdir()
+    (tmp_path / "unreadable" / "config.json").symlink_to("/proc/self/mem")
+    (tmp_path / "link").symlink_to(known / "ppo")
+    shutil.copytree(known / "ppo", tmp_path / "copy")
+    ppo, raw, out, one_job = str(known / "ppo"), str(known / "raw"), ("--out", str(tmp_path)), ("--jobs", "1")
     size = CALLS[name].split()[0]
     refused = {
         (str(tmp_path / "none"),): "no such run",
@@ -603,11 +709,18 @@ def test_bad_input(known, name, tmp_path, capsys):
         (ppo, "--script", str(tmp_path / "none.py")): "no such Python script",
         (ppo, "--script", str(tmp_path / "file")): "no such Python script",
         (ppo, "--script", str(ROOT / "algos" / "ppo_m.py")): "does not fit",
+        (ppo, "--script", str(tmp_path / "exit.py")): "SystemExit: 3",
+        (ppo, "--script", str(tmp_path / "thawed.py"), *out, *one_job): "obs_stats has no attribute `frozen`",
+        (str(tmp_path / "unreadable"),): "config.json: Input/output error",
         (ppo, "--out", str(tmp_path / "file" / "x")): "--out",
         (ppo, "--out", "/proc"): "cannot write to /proc: ",
         (ppo, "--jobs", "0"): "--jobs 0: must be 1 or more",
         (ppo, size, "-5"): f"{size} -5: must be ",
-        (ppo, ppo): "--out",
+        (ppo, size, str(10**20)): f"{size} {10**20}: must be 1,000",
+        (ppo, raw): "--out",
+        (ppo, ppo, *out): f"{ppo} and {ppo} are the same run, twice",
+        (ppo, str(tmp_path / "copy"), *out): "the same run, twice",
+        (str(tmp_path / "link"), raw, ppo, *out): "the same run, twice",
         (ppo, str(known / "chain"), "--out", str(tmp_path)): "different environments",
     }
     if name == "evaluate":
@@ -615,7 +728,7 @@ def test_bad_input(known, name, tmp_path, capsys):
         (tmp_path / "folder.gif").mkdir()
         refused[ppo, "--video", str(tmp_path / "folder.gif")] = "is a folder"
     if name == "landscape":
-        shutil.copytree(known / "ppo", tmp_path / "again" / "ppo")
+        shutil.copytree(known / "raw", tmp_path / "again" / "ppo")
         refused[ppo, str(tmp_path / "again" / "ppo"), "--out", str(tmp_path)] = "folders of the same name"
     if name != "landscape":
         refused[ppo, "--labels", "PPO=ppo no-tanh"] = "no run is ppo no-tanh"

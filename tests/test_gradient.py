@@ -1,5 +1,7 @@
 """Gradient estimates: windows, the noise scale, directions, on problems where they are known."""
 
+import shutil
+
 import common.figures
 import common.intervals
 import common.runs
@@ -237,7 +239,10 @@ def test_noise_scale_in_words():
     ]
     assert "is 3.1 times the noise scale (670 [570, 800] pairs, mean of 2 runs)" in describe(two)  # 1.5e-3 +- 2.5e-4
     unknown = describe([cell_with(300, 1 / 92160, [-1e-6, 1 / 40_960])])
-    assert "noise scale is more than 41,000 pairs" in unknown and "a cosine of less than 0.048" in unknown
+    assert (
+        "the noise scale exceeds 41,000 pairs, and the sample is too small" in unknown
+        and "a cosine of less than 0.048" in unknown
+    )
     few = cell_with(300, 1 / 5000, None)
     del few["noise_scale"][load("gradient").NETWORK]["inverse_interval"]  # two estimates have none
     assert "is 1/2 of the noise scale (5,000 pairs): two estimates have a cosine of 0.29" in describe([few])
@@ -295,6 +300,17 @@ def test_every_run_has_random_numbers_of_its_own_and_counts_once(known, tmp_path
     same = [([64], [dict(mean=x, interval=None)]) for x in (1000, 1000, 1000, 1000, 100)]
     common.figures.draw_setting(axis, same, dict(color="red", linestyle="-"))
     assert axis.lines[-1].get_ydata() == [820]
+
+
+def test_a_label_over_batches_of_different_sizes_is_refused_before_anything_is_measured(known, tmp_path, capsys):
+    shutil.copytree(known / "chain", tmp_path / "long")
+    config = tmp_path / "long" / "config.json"
+    config.write_text(config.read_text().replace('"num_steps": 64', '"num_steps": 128'))
+    flags = f"--out {tmp_path} --checkpoints 0 --pairs 128 --repeats 3 --true-pairs 64 --jobs 1 --labels A=ppo".split()
+    with pytest.raises(SystemExit) as ended:
+        load("gradient").main([str(known / "chain"), str(tmp_path / "long"), *flags])
+    assert ended.value.code == 2 and "runs of A have batches of different sizes" in capsys.readouterr().err
+    assert not (tmp_path / "gradient.jsonl").exists()
 
 
 def test_a_mean_is_over_the_iterations_that_all_runs_have(capsys):

@@ -71,7 +71,8 @@ def test_change_by_a_step_is_the_exact_difference_and_closer_for_the_pairing(kno
     numbers = common.intervals.text(by_step, "{:+,.3g}".format)
     gain = found[2]["surrogate"] - found[0]["surrogate"]
     assert line.startswith(f"iteration 0, step from 64 pairs: surrogate {gain:+.3g}, reward {numbers} over ")
-    assert f"over {found[2]['episodes']:,} episodes, {by_step['pairing']:.2f} of the unpaired" in line
+    text = f"episodes; pairing by seed narrows the interval to {by_step['pairing']:.2f} of its width"
+    assert f"over {found[2]['episodes']:,} {text}" in line
 
 
 def test_paired_interval_by_hand():
@@ -210,6 +211,10 @@ def test_cuts_of_a_row_share_their_scales(known, tmp_path, monkeypatch):
     line = reward_random.lines[0]
     np.testing.assert_array_equal(line.get_xydata(), [(c["random"], c["mean"]) for c in found[:3]])
     assert surrogate.lines[-1].get_xdata() == [1, 1]
+    for axis, along, points in ((reward, "step", found[:9:3]), (reward_random, "random", found[:3])):
+        corners = axis.collections[0].get_paths()[0].vertices  # of the band of what is tested, the change from 0
+        ends = [(x[along], x["change"]["before"] + end) for x in points for end in x["change"]["interval"]]
+        assert all(np.isclose(corners, end).all(1).any() for end in ends)
 
 
 def test_evaluation_through_training(known, tmp_path, capsys):

@@ -117,6 +117,20 @@ def test_exact_values_of_a_constant_reward_miss_the_returns_as_released(tmp_path
         assert bins[16, 31] == pytest.approx(np.mean([missed(d) for d in range(16, 21)]), rel=1e-4)
 
 
+def test_errors_by_distance_are_those_of_checkpoints_after_the_first(known, tmp_path, figures):
+    module, drawn = load("value"), []
+    flags = "--checkpoints 0 1 --jobs 1 --heldout-pairs 300".split()
+    module.main([str(known / "chain"), "--out", str(tmp_path), *flags])
+    cells, style = common.kept.read_cells(tmp_path / "value.jsonl"), common.figures.line_styles({"ppo": "ppo"})["ppo"]
+    for factor in (1, 1000):
+        for x in (x for name in module.TARGETS for x in module.heldout_bins(cells[0], name)):
+            x["mean"] = factor * x["mean"]
+        for shown in (cells, cells[:1]):
+            module.draw_errors([style], [shown], tmp_path / "value")
+            drawn.append(str([list(line.get_ydata()) for line in figures["value.png"].axes[9].lines]))
+    assert drawn[0] == drawn[2] and drawn[1] != drawn[3]  # where there is no other checkpoint, the first one is drawn
+
+
 def test_distances_to_a_cut_and_their_bins():
     module, no, yes = load("value"), False, True
     terminations = np.array([no, no, yes, no, no, no, no, no, no, no])

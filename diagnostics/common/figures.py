@@ -74,9 +74,9 @@ def draw_line(axis: Axes, x: list, points: list[dict[str, Any]], style: dict[str
     axis.fill_between(x, low, high, color=style["color"], alpha=0.2, linewidth=0)
 
 
-def explain_bands(axis: Axes) -> None:
+def explain_bands(axis: Axes, text: str = "95 % interval") -> None:
     """Adds to the legend what the shaded bands are."""
-    axis.fill_between([], [], color="0.4", alpha=0.3, linewidth=0, label="95 % interval")
+    axis.fill_between([], [], color="0.4", alpha=0.3, linewidth=0, label=text)
 
 
 Setting = tuple[dict[str, Any], list[list[dict[str, Any]]]]  # its style, and the cells of each of its runs

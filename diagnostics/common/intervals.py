@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+VERSION = 1  # raised whenever an interval changes
+
 DRAWS = 10_000  # resamples of a bootstrap
 RAW = 6000  # values that are kept beside an interval at most; 100 steps have 4,950 pairs
 
@@ -55,7 +57,7 @@ def difference(x: np.ndarray, y: np.ndarray, looks: int = 1) -> dict[str, Any]:
 
 def paired_change(before: np.ndarray, after: np.ndarray, looks: int = 1) -> dict[str, Any]:
     """Returns the mean of the differences of two or more returns [n] with the same seeds, and its t interval. `visible`
-    is the fall that four in five such intervals would tell from 0. `pairing` is the interval's width divided by that of
+    is the fall that is detected with a power of 0.8. `pairing` is the interval's width divided by that of
     the two-sample t interval, which would treat the seeds as different ones."""
     x, n = after - before, len(before)
     error, t = np.std(x, ddof=1).item() / n**0.5, stats.t.ppf(1 - 0.025 / looks, n - 1).item()

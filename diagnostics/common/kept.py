@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import gymnasium as gym
+import mujoco
 import numpy as np
 import torch
 from filelock import FileLock, Timeout
 from tqdm import tqdm
 
-from common import runs, sampling
+from common import intervals, runs, sampling
 from common.runs import Options, Source
 
 # Files of cells ------------------------------------------------------------------------------------------------------
@@ -45,11 +46,11 @@ def read_cells(path: Path) -> list[dict[str, Any]]:
     and as older versions wrote it, has a list of all cells. A last line that was not written to its end is left out.
     Stops at a file that is neither."""
     try:
-        text = path.read_text()
+        text = runs.read_file(path)
         cells = json.loads(text) if path.suffix == ".json" else [json.loads(line) for line in text.split("\n")[:-1]]
         if not isinstance(cells, list) or not all(isinstance(cell, dict) for cell in cells):
             raise ValueError
-    except (OSError, ValueError):
+    except ValueError:
         runs.stop(f"{path} is damaged; move it away")
     return cells
 
@@ -117,14 +118,15 @@ def largest_cells(cells: list[dict[str, Any]], size: str) -> dict[int, dict[str,
 
 
 def library_versions() -> dict[str, str]:
-    return {x.__name__: str(x.__version__) for x in (torch, gym, np)}
+    return {x.__name__: str(x.__version__) for x in (torch, gym, mujoco, np)}
 
 
 def measured_by(args: Options, source: Source) -> dict[str, int | str]:
-    """Returns what produces the numbers: the versions of the diagnostic and of the sampling, and the hash of the
-    algorithm's script. The script may be a user's own, so it has no version number."""
+    """Returns what produces the numbers: the versions of the diagnostic, of the sampling and of the intervals, and the
+    hash of the algorithm's script. The script may be a user's own, so it has no version number."""
     diagnostic = Path(inspect.getfile(type(args))).name
-    versions = {diagnostic: sys.modules[type(args).__module__].VERSION, "sampling.py": sampling.VERSION}
+    versions = {diagnostic: sys.modules[type(args).__module__].VERSION}
+    versions |= {"sampling.py": sampling.VERSION, "intervals.py": intervals.VERSION}
     return versions | {source.script.name: hashlib.sha256(source.script.read_bytes()).hexdigest()[:12]}
 
 
@@ -152,22 +154,32 @@ def measure_missing(
     sample: sampling.Sampler | None = None,
 ) -> list[dict[str, Any]]:
     """Returns the cells of the work. Those that the file at the path holds from an earlier call are taken from there.
-    The rest are measured, and each is added to the file at once. Among cells with the same settings, the last one
-    counts. A cell also says what measured its numbers. Where that has changed since, a note says so in one line."""
+    The rest are measured, and each is added to the file at once. If several cells have the same settings, the last one
+    counts. A cell also says what measured its numbers, and with which libraries. Where these have changed since, a note
+    says so in one line."""
     with locked(path):
         cells, todo = Cells(path), []
         for x in unplanned(work):
             known = [] if args.overwrite else [cell for cell in x.cells if cells.find(cell)]
-            made_by = [cells.find(cell).get("measured_by", {}) for cell in known]
-            for name, code in measured_by(args, x.source).items():
-                if any(by.get(name) != code for by in made_by):
-                    runs.note(f"{path}: some numbers are of another version of {name}; --overwrite measures them anew")
+            for name in unlike(args, x.source, [cells.find(cell) for cell in known]):
+                runs.note(f"{path}: some results come from another version of {name}; --overwrite recomputes them")
             if missing := [cell for cell in x.cells if cell not in known]:
                 todo.append(x._replace(cells=missing))
         if todo:
             with contextlib.nullcontext(sample) if sample else sampling.sampler(args.jobs) as sample:
                 measure_in_turn(args, todo, cells, unit, sample)
         return [cells.find(cell) for x in work for cell in x.cells]
+
+
+def unlike(args: Options, source: Source, cells: list[dict[str, Any]]) -> list[str]:
+    """Returns the names of the code and the libraries that were others when the cells were measured. What a cell does
+    not say is version 1 of our code, and for a library it is not known."""
+    code, libraries = measured_by(args, source), library_versions()
+    found = [name for name in code if any(cell.get("measured_by", {}).get(name, 1) != code[name] for cell in cells)]
+    versions = [cell.get("versions", {}) for cell in cells]
+    return found + [
+        name for name in libraries if any(x.get(name, libraries[name]) != libraries[name] for x in versions)
+    ]
 
 
 def unplanned(work: list[Work]) -> Iterator[Work]:
@@ -188,14 +200,15 @@ def measure_in_turn(args: Options, todo: list[Work], cells: Cells, unit: str, sa
         drawn = sample.ahead([partial(x.draw, sample, x.cells) for x in todo], total // len(todo))
         for x, wait in zip(todo, drawn):
             by = dict(measured_by=measured_by(args, x.source), versions=library_versions())
+            by["setting"] = runs.spell(runs.read_config(x.source.run))
             for settings, numbers in zip(x.cells, x.measure(sample, x.cells, wait)):
                 cells.keep(settings | numbers | by)
 
 
 def print_time_needed(run: Path, steps: int, jobs: int) -> None:
-    """Prints about how long so many environment steps take, judged by the speed of training. This is only a guide,
-    because sampling does not learn but measures."""
+    """Prints about how long it takes to sample so many environment steps, judged by the speed of training."""
     speeds = [float(row["sps"]) for row in runs.read_progress(run) if row.get("sps")]
     if speeds:
         left = tqdm.format_interval(steps / (np.median(speeds) * jobs))
-        print(f"about {left}, at the speed at which the run was trained, in {jobs} processes", flush=True)
+        text = "repeated iterations, compiling and what is computed from the samples come on top"
+        print(f"sampling takes about {left} in {jobs} processes that are as fast as training was; {text}", flush=True)

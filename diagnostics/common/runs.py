@@ -22,11 +22,27 @@ from typing import Annotated, Any, NamedTuple, NoReturn
 import tyro
 
 ALGOS = Path(__file__).parent.parent.parent / "algos"
-# Diagnostics use these names from an algorithm's script; README.md says what each does.
-CONTRACT = """
-    Args make_actors make_networks initial_state begin_episodes load_checkpoint restore rollout estimate_advantages
-    objective update
-""".split()
+# What diagnostics use of an algorithm's script; --help prints it.
+CONTRACT = dict(
+    Args=""": a dataclass of all arguments, with env_id, seed, total_timesteps, num_envs, num_steps and compile, gamma
+        and gae_lambda if there is a value network, and clip_eps or max_kl if one of them limits the steps""",
+    make_actors="(args): a list of num_envs actors with env, obs (None: rollout resets env) and episode_length",
+    make_networks="(args, obs_size, action_size): a new policy and, if there is one, a new value network",
+    initial_state="""(args, actors): a dataclass with actors, rng (a NumPy generator), policy, value if there is one,
+        iteration, global_step. Running statistics in it have mean, std and frozen: while frozen is True, they do not
+        change. All of it but the actors can be copied. policy(obs) is an Independent(Normal), and value(obs) is [B]. A
+        parameter log_std of the policy, where it has one, is the logarithm of the standard deviations [action]""",
+    begin_episodes="(args, state): gives the actors new episodes if the iteration is the first after a checkpoint",
+    load_checkpoint="(path): a dictionary with args, global_step, and the policy's state_dict as policy",
+    restore="(state, checkpoint): puts a state where it was",
+    rollout="""(args, state): arrays obs, actions, rewards, terminations (nothing follows) and ends (the next row is of
+        another episode or actor), actor after actor, and episodes, the (return, length) of those that ended""",
+    estimate_advantages="""(args, state, rollout): tensors obs, actions, advantages, old_means, old_stds, old_log_probs
+        and, if there is a value network, value_targets and old_values""",
+    objective="(args, policy, batch): the scalar that the policy step maximizes",
+    update="(args, state, batch): changes the state by one iteration's update, and returns its statistics",
+)
+OPTIONAL = "value_loss(args, value, batch), if there is a value network: the scalar that its step minimizes"
 NOT_OF_THE_RUN = "runs_dir run_name overwrite compile".split()  # two copies of a run may differ in these
 NOT_OF_THE_SETTING = ["squash_action", "env_id", "seed", "checkpoint_every", *NOT_OF_THE_RUN]
 
@@ -50,14 +66,20 @@ def run_program(main: Callable[[], None]) -> None:
     """Runs a diagnostic as a program."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends it as Ctrl-C does
     sys.path.append(os.getcwd())  # so that my_module:MyEnv-v0 and a user's own script find their modules
+    here = Path(__file__).parent.parent
+    if str(here) in sys.path and not any(path.stem in sys.modules for path in here.glob("*.py")):
+        # A user's modules may have the names of diagnostics (value, steps). Only report.py cannot yield to them, since
+        # its workers import the diagnostics again.
+        sys.path.remove(str(here))
+        sys.path.append(str(here))
     try:
         main()
     except KeyboardInterrupt:
-        stop("interrupted; the same command goes on from what is measured", 130)
+        stop("interrupted; the same command resumes from what is kept", 130)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
-        stop(f"{error.strerror}: where there is room, the same command goes on from what is measured", 1)
+        stop(f"{error.strerror}: with more room, the same command resumes from what is kept", 1)
 
 
 def count_cores() -> int:
@@ -69,10 +91,15 @@ def count_cores() -> int:
 
 
 class AtLeast(NamedTuple):
-    """Says beside an option's type what its smallest value is. For an option without it, that is 1."""
+    """Gives the smallest and the largest value of an option, beside its type. Without it, they are those of AtLeast(1).
+    The largest is far beyond use, but a list of so many tasks still fits into memory."""
 
     least: int
     why: str = ""
+    most: int = 10**9
+
+
+COUNT = 10**6  # the most that an option may be which counts repeats or episodes, each of them many steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,10 +114,10 @@ class Options:
     """folder for figures and numbers; default: figures/ inside the run's folder"""
     jobs: int = count_cores()
     """number of worker processes; the results do not depend on it"""
-    seed: Annotated[int, AtLeast(0)] = 0
+    seed: Annotated[int, AtLeast(0, most=2**64 - 1)] = 0
     """seed of everything that is sampled here"""
     overwrite: bool = False
-    """measure anew what an earlier call has measured"""
+    """measure again what an earlier call has measured"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,13 +129,24 @@ class LabelledOptions(Options):
     the names of run folders"""
 
 
+def read_options(kind: type, argv: list[str] | None, text: str) -> Any:
+    """Reads the command line. --help shows the text, and what a script must define."""
+    parts = [f"    {name}{' '.join(use.split())}" for name, use in CONTRACT.items()]
+    needs = "\n".join(
+        ["A script of your own (--script) must define, as algos/ppo.py does:\n", *parts, f"    {OPTIONAL}"]
+    )
+    args = tyro.cli(kind, args=argv, description=f"{text}\n{needs}")
+    check_options(args)
+    return args
+
+
 def check_options(args: Any) -> None:
-    """Refuses what tyro lets through: integers that are too small for their field, and an empty list of numbers where
-    the default is not empty."""
+    """Refuses what tyro lets through: integers that are too small or too large for their field, and an empty list of
+    numbers where the default is not empty."""
     hints = typing.get_type_hints(type(args), include_extras=True)
     for field in fields(args):
         value, extras = getattr(args, field.name), getattr(hints[field.name], "__metadata__", ())
-        least, why = next((x for x in extras if isinstance(x, AtLeast)), AtLeast(1))
+        least, why, most = next((x for x in extras if isinstance(x, AtLeast)), AtLeast(1))
         name = next((x.name for x in extras if getattr(x, "name", None)), field.name).replace("_", "-")
         numbers = value if isinstance(value, tuple) else (value,)
         option = f"--{name} {' '.join(map(str, numbers))}"
@@ -117,6 +155,8 @@ def check_options(args: Any) -> None:
         for x in numbers:
             if isinstance(x, int) and not isinstance(x, bool) and x < least:
                 stop(f"{option}: must be {least} or more{', ' * bool(why)}{why}")
+            if isinstance(x, int) and x > most:
+                stop(f"{option}: must be {most:,} or less")
 
 
 # Folders -------------------------------------------------------------------------------------------------------------
@@ -134,13 +174,21 @@ class Source(NamedTuple):
         return self.run / "checkpoints" / f"iter_{self.iteration:06d}.pt"
 
 
+def read_file(path: Path) -> str:
+    """Returns the file's text. Stops where it cannot be read, which does not mean that it is damaged."""
+    try:
+        return path.read_text()
+    except OSError as error:
+        stop(f"cannot read {path}: {error.strerror}")
+
+
 def read_config(folder: Path) -> dict[str, Any]:
     """Reads a run's config.json: algo, args, versions and the SHA-256 of the script. Stops at what is not a run."""
     path = folder / "config.json"
     if not path.is_file():
         stop(f"{folder}: {'no config.json, so not a run' if folder.is_dir() else 'no such run'}")
     try:
-        config = json.loads(path.read_text())
+        config = json.loads(read_file(path))
         args = config["args"]
         if not config["algo"].isidentifier():  # so that a run from elsewhere cannot name code of its own
             raise ValueError(config["algo"])
@@ -149,7 +197,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         config["script"][:12]
         module = args["env_id"].rpartition(":")[0]
         trusted = not module or is_readers_own(module, folder.resolve())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         stop(f"{folder}: its config.json is damaged")
     if not trusted:
         where = "install it, or make it a file or a package (with __init__.py) in the working directory"
@@ -176,12 +224,14 @@ def read_progress(folder: Path) -> list[dict[str, str]]:
     """Returns the complete rows of a run's progress.csv, or none if there is no file yet. Stops where it is damaged."""
     path = folder / "progress.csv"
     try:
-        rows = list(csv.DictReader(path.read_text().splitlines())) if path.is_file() else []
+        rows = list(csv.DictReader(read_file(path).splitlines())) if path.is_file() else []
         rows = [row for row in rows if None not in row.values()]  # a half-written row has None in it
         for row in rows:
             for name, text in row.items():
                 (int if name in ("iteration", "global_step") else float)(text or "nan")
-    except (OSError, ValueError, TypeError):
+            if not 0 <= int(row["iteration"]) < int(row["global_step"]):  # an iteration takes a step or more
+                raise ValueError(row)
+    except (ValueError, TypeError, KeyError):
         stop(f"{path} is damaged")
     return rows
 
@@ -208,7 +258,7 @@ def load_script(path: Path) -> ModuleType:
         script = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look it up there
         try:
             spec.loader.exec_module(script)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             stop(f"{path}: {type(error).__name__}: {error}")
         for function in CONTRACT:
             if not hasattr(script, function):
@@ -227,8 +277,9 @@ def has_critic(source: Source) -> bool:
 
 
 def open_runs(folders: tuple[Path, ...], script: Path | None, needs_critic: bool = False) -> list[list[Source]]:
-    """Returns the checkpoints of each run, in order. Stops at what is no run and at runs of different environments."""
-    opened = []
+    """Returns the checkpoints of each run, in order. Stops at what is no run, at a run that comes twice, and at runs of
+    different environments."""
+    opened, seen = [], {}
     for folder in folders:
         config = read_config(folder)
         path = script or script_of(config["algo"])
@@ -243,6 +294,12 @@ def open_runs(folders: tuple[Path, ...], script: Path | None, needs_critic: bool
         if not iterations:
             stop(f"{folder}: no checkpoints")
         opened.append([Source(path, folder, iteration) for iteration in iterations])
+        # A copy of a run would count as a second one, and make intervals too narrow.
+        key = json.dumps(setting(config) | {name: config["args"][name] for name in ("env_id", "seed")}, sort_keys=True)
+        if config["algo"] == "sb3":  # which may not have saved the seed
+            key += hashlib.sha256(opened[-1][-1].path.read_bytes()).hexdigest()
+        if (other := seen.setdefault(key, folder)) is not folder:
+            stop(f"{other} and {folder} are the same run, twice")
         if needs_critic and not has_critic(opened[-1][0]):
             stop(f"{folder}: {config['algo']} has no value network to measure")
     env_ids = dict.fromkeys(read_config(folder)["args"]["env_id"] for folder in folders)
@@ -323,6 +380,12 @@ def flag(name: str, value: Any) -> str:
     text = "x".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
     name = name.replace("_", "-")
     return {"True": name, "False": f"no-{name}"}.get(text, f"{name}={text}")
+
+
+def spell(config: dict[str, Any]) -> str:
+    """Writes a run's setting as --labels takes it: the algorithm and the flags that are not the script's defaults."""
+    flags, defaults = (flag(*x) for x in list(setting(config).items())[1:]), default_flags(config["algo"])
+    return " ".join([config["algo"], *(text for text in flags if text not in defaults)])
 
 
 def default_flags(algo: str) -> set[str]:

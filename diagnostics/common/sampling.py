@@ -58,9 +58,11 @@ def read_checkpoint(source: Source) -> tuple[ModuleType, Any, Any]:
         runs.stop(f"{source.script} does not fit {source.run}: {type(error).__name__}: {text}")
     if state.iteration == 0:
         script.rollout(args, state)
-    for part in vars(state).values():
+    for name, part in vars(state).items():
         if hasattr(part, "frozen"):
             part.frozen = True
+        elif hasattr(part, "push") or hasattr(part, "mean") and not isinstance(part, nn.Module | Tensor | np.ndarray):
+            runs.stop(f"{source.script}: {name} has no attribute `frozen`, so measuring would change these statistics")
     return script, args, state
 
 
@@ -242,6 +244,8 @@ def play_seeds(
     seed determines its reset and the noise of its actions, step by step, whatever the policy is. With these common
     random numbers, two policies can be compared seed by seed."""
     script, args, state, own = player(source)
+    if parameters is not None and len(parameters) != len(own):  # vector_to_parameters does not check that
+        raise ValueError(f"{len(parameters)} numbers for the {len(own)} parameters of the policy")
     nn.utils.vector_to_parameters(own if parameters is None else torch.as_tensor(parameters), state.policy.parameters())
     actor, found = copy.copy(state.actors[0]), []
     actor.env = OneEpisode(actor.env)
@@ -333,17 +337,20 @@ class Sampler:
     def progress(self, total: int, unit: str) -> Iterator[None]:
         """Shows how many steps, or whatever the unit is, are done while the with statement runs."""
         print(f"{total:,} {unit} to sample", flush=True)
-        self.total, self.unit, self.done = total, unit, 0
-        self.start = self.last_line = time.perf_counter()
+        self.total, self.unit, self.done, self.last_line = total, unit, 0, time.perf_counter()
         with tqdm(total=total, unit=f" {unit}", unit_scale=True, disable=None) as self.bar:
             yield
 
     def advance(self, steps: int) -> None:
         with self.lock:  # threads that sample ahead call this, too
-            self.done, now = self.done + steps, time.perf_counter()
+            now = time.perf_counter()
+            if not self.done:  # what comes before the first result, such as replay.py's iterations, is no sampling
+                self.start, self.first = now, steps
+            self.done += steps
             self.bar.update(steps)
-            if self.bar.disable and now - self.last_line > 30:  # without a terminal, lines replace the bar
-                left = tqdm.format_interval((now - self.start) / self.done * max(0, self.total - self.done))
+            if self.bar.disable and now - self.last_line > 30 and self.done > self.first:  # lines replace the bar
+                speed = (self.done - self.first) / (now - self.start)
+                left = tqdm.format_interval(max(0, self.total - self.done) / speed)
                 print(f"{self.done:,} of {self.total:,} {self.unit}, {left} left", flush=True)
                 self.last_line = now
 
@@ -363,5 +370,5 @@ def sampler(jobs: int) -> Iterator[Sampler]:
             for worker in multiprocessing.active_children():
                 worker.terminate()
             if isinstance(error, BrokenProcessPool):
-                runs.stop("a worker died, of memory perhaps; the same command goes on from what is measured", 1)
+                runs.stop("a worker died (out of memory?); the same command resumes from what is kept", 1)
             raise
