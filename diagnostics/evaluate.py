@@ -129,7 +129,7 @@ def film(args: Args, source: Source) -> None:
 
 # Figures -------------------------------------------------------------------------------------------------------------
 
-FEW = 4  # for up to so many checkpoints of a run, every episode is drawn
+FEW = 4  # checkpoints of a run; for up to this many, every episode is drawn
 
 
 def curves(

@@ -49,8 +49,7 @@ VERSION = 2  # raised whenever the measured numbers change; 2 changed intervals 
 @dataclass(frozen=True, kw_only=True)
 class Args(runs.LabelledOptions):
     checkpoints: Annotated[tuple[int, ...], AtLeast(0)] = ()
-    """iterations; default: 0 150 300 450 or, if a run lacks one of them, its first, those after one and two thirds, and
-    its last with a step"""
+    """iterations; default: 0 150 300 450, or else the first, the last with a step, and two between them"""
     pairs: Annotated[tuple[int, ...], AtLeast(2)] = (10_000, 100_000)
     """sizes of the estimates in state-action pairs; the size of the run's training batch is added"""
     repeats: Annotated[int, AtLeast(2, "or there is nothing to compare", COUNT)] = 10
@@ -141,7 +140,7 @@ def other_advantages(
 
 def returns(script: ModuleType, args: Any, state: Any, experience: dict[str, Any]) -> Tensor:
     """Returns the discounted returns [B] of the scaled rewards, which are what GAE's targets are with lambda 1. Where
-    an episode was cut off, by a time limit or the end of a segment, the value network stands for the rest of it."""
+    an episode was cut off, by a time limit or the end of a segment, the value network estimates the rest."""
     return script.estimate_advantages(replace(args, gae_lambda=1.0), state, experience)["value_targets"]
 
 
@@ -156,7 +155,7 @@ def obs_and_returns(source: Source, seed: tuple[int, ...], num_envs: int, num_st
 def fit_value(
     args: Args, source: Source, data: dict[str, np.ndarray]
 ) -> tuple[tuple[np.ndarray, float, float], dict[str, float]]:
-    """Fits the "true" value function: a network of the run's architecture, trained anew on the standardized returns of
+    """Fits the "true" value function: a new network of the run's architecture, trained on the standardized returns of
     many pairs. Returns it as its parameters [P], scale and shift, and the explained variance of returns by it and by
     the run's own network, on a tenth of the pairs that was held out."""
     script, settings, state = sampling.checkpoint_state(source)
@@ -182,7 +181,7 @@ def fit_value(
 
 def segments_needed(args: Args, pairs: list[int], num_steps: int) -> int:
     """Returns the number of segments of a repeat: enough for its longest estimate, and enough for the other repeats to
-    hold the pairs of the "true" gradient."""
+    provide the pairs of the "true" gradient."""
     return max(-(-max(pairs) // num_steps), -(-args.true_pairs // ((args.repeats - 1) * num_steps)))
 
 
@@ -358,9 +357,7 @@ def draw_noise_scale(settings: list[figures.Setting], path: Path) -> None:
         none = style | dict(marker="^", markersize=7, linestyle="none", label=None)
         axis.plot(x[B == np.inf], np.full(sum(B == np.inf), 0.97), transform=edge, clip_on=False, **none)
         shown += [*B, *low]
-    for batch_size in dict.fromkeys(
-        cell["batch_size"] for _, of_runs in settings for cells in of_runs for cell in cells
-    ):
+    for batch_size in dict.fromkeys(cell["batch_size"] for _, of_runs in settings for x in of_runs for cell in x):
         label = f"pairs of a training batch: {batch_size:,}"
         axis.axhline(batch_size, color="black", linestyle=":", linewidth=0.8, label=label)
         shown.append(batch_size)

@@ -42,8 +42,7 @@ VERSION = 1  # raised whenever the measured numbers change
 @dataclass(frozen=True, kw_only=True)
 class Args(runs.LabelledOptions):
     checkpoints: Annotated[tuple[int, ...], AtLeast(0)] = ()
-    """iterations; default: 0 150 300 450 or, if a run lacks one of them, its first, those after one and two thirds, and
-    its last with a step"""
+    """iterations; default: 0 150 300 450, or else the first, the last with a step, and two between them"""
     grid: Annotated[int, AtLeast(2, most=1000)] = 7
     """points per side; they span [0, 3] in both directions and include 1 (with 2 points, they span [0, 1])"""
     step_pairs: tuple[int, ...] = (2000, 50_000)
@@ -243,13 +242,13 @@ def draw_concentration(rows: list[list[list[dict[str, Any]]]], path: Path) -> No
     figure, axes = figures.new_figure(len(rows), len(rows[0]), size, sharex=True, sharey=True)
     for row, surfaces in zip(axes, rows):
         firsts = [cells[0] for cells in surfaces]
-        titles = [f"{x['reward_pairs']:,} pairs a point\n({x['episodes']:,} episodes)" for x in firsts]
+        titles = [f"{x['reward_pairs']:,} pairs per point\n({x['episodes']:,} episodes)" for x in firsts]
         draw_row(row, surfaces, "mean", titles)
     figures.save_figure(figure, path)
 
 
 def draw_row(row: np.ndarray, surfaces: list[list[dict[str, Any]]], name: str, titles: list[str]) -> None:
-    """Draws a checkpoint's surfaces with one scale, which stands beside them, and the units of both directions."""
+    """Draws a checkpoint's surfaces with one scale, beside them, and the units of both directions."""
     scale = scale_of(surfaces, name)
     for axis, cells, title in zip(row, surfaces, titles):
         surface = draw_surface(axis, cells, name, scale)

@@ -1,14 +1,14 @@
-"""Which update broke it? This script takes some of training's iterations again, to the bit. It shows of every update
+"""Which update broke it? This script repeats some of training's iterations bit for bit. For every update, it shows
 what training logged and what it did not log, and what the surrogate promised beside what the reward did.
 
     python diagnostics/replay.py runs/Hopper-v5__ppo__seed1 --from 300 --to 325
     python diagnostics/replay.py runs/Hopper-v5__trpo_plus__seed2 --from 425 --to 450 --episodes 24
 
-Update 300 is what iteration 300 ends with; --from 300 --to 325 are the 25 updates between the states in which these two
-iterations begin. The replay goes from the newest checkpoint at or before --from, through --to, to the next checkpoint.
-For every checkpoint that it meets, it says whether it arrives at the same state, and for progress.csv, whether it
-repeats it to the last digit. Where it arrives at a different state (because of another version of a library or of the
-script, or without a compiler), it goes on from the checkpoint.
+Update 300 is the one that ends iteration 300; --from 300 --to 325 are the 25 updates between the states in which these
+two iterations begin. The replay runs from the newest checkpoint at or before --from, through --to, to the next one. For
+every checkpoint on its way, it says whether it arrives at the same state, and for progress.csv, whether it repeats it
+to the last digit. Where it arrives at a different state (because of another version of a library or of the script, or
+without a compiler), it continues from the checkpoint.
 
 - promised: the change of the script's own objective on the update's batch, in that objective's units.
 - reward: the mean undiscounted return of complete episodes of the policies before and after the update. Both act with
@@ -24,7 +24,7 @@ script, or without a compiler), it goes on from the checkpoint.
   t of 0.8) standard errors, the median over the updates. Then come all the updates together: after the last against
   before the first, each with its normalizers, at 95 %.
 - KL(before || after) and ratios on the batch; the largest KL, the pair (row of the batch) that has it, and the step of
-  its episode at which that pair stands. The standard deviation of each action after the update is a mean over the
+  its episode to which that pair belongs. The standard deviation of each action after the update is a mean over the
   batch.
 - gradient norms of the objective and of the value loss on the whole batch, as the update begins. Beside them is what
   the script logs: the mean norm over its minibatches (for TRPO, that of its one step) and the share of them that is
@@ -66,7 +66,7 @@ class Args(runs.Options):
     last: Annotated[int, AtLeast(1), tyro.conf.arg(name="to")]
     """iteration that begins after the last update"""
     episodes: Annotated[int, AtLeast(2, "or there is no interval", COUNT)] = 100
-    """episodes before and after each update; with 100, 25 updates on Hopper-v5 take two cores less than 10 minutes"""
+    """episodes before and after each update; 100 for 25 updates on Hopper-v5 take two cores less than 10 minutes"""
 
 
 # Replay --------------------------------------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ def save_state(base: dict[str, Any], state: Any, path: Path) -> None:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Returns whether two parts of a training state are equal, to the bit."""
+    """Returns whether two parts of a training state are equal bit for bit."""
     if isinstance(a, Tensor | np.ndarray):
         return np.array_equal(a, b)
     if isinstance(a, list):
@@ -159,7 +159,7 @@ def take_iteration(script: ModuleType, settings: Any, state: Any) -> dict[str, A
 
 
 def episode_steps(experience: dict[str, Any], num_steps: int, lengths: list[int]) -> list[int]:
-    """Returns for each pair [B] at which step of its episode it stands, 1 being the first. `lengths` gives the steps
+    """Returns for each pair [B] which step of its episode it is, 1 being the first. `lengths` gives the steps
     that each actor's unfinished episode had before the rollout."""
     begins = {rows.start: length for rows, length in zip(sampling.segment_rows(experience, num_steps), lengths)}
     steps, step = [], 0
@@ -295,7 +295,7 @@ def fidelity(cells: list[dict[str, Any]]) -> list[str]:
     """Says, in lines, whether the replay did what training did."""
     lines = []
     for checkpoint, unlike in {cell["next_checkpoint"]: cell["unlike_checkpoint"] for cell in cells}.items():
-        text = f"differs from it in {', '.join(unlike)}" if unlike else "arrives at the same state, to the bit"
+        text = f"differs from it in {', '.join(unlike)}" if unlike else "arrives at the same state, bit for bit"
         lines.append(f"iter_{checkpoint:06d}.pt: the replay {text}" if checkpoint else "no later checkpoint to compare")
     logged = [cell for cell in cells if cell["unlike_progress"] is not None]
     unlike = [f"{name} of iteration {cell['iteration']}" for cell in logged for name in cell["unlike_progress"]]
@@ -393,7 +393,7 @@ def sources_between(run: list[Source], args: Args) -> list[Source]:
     rows = runs.read_progress(run[0].run)
     end = max([run[-1].iteration, *(1 + int(row["iteration"]) for row in rows)])
     if args.last > end:
-        runs.stop(f"--to {args.last}: training has come to iteration {end}")
+        runs.stop(f"--to {args.last}: training has reached iteration {end}")
     if args.first >= args.last:
         runs.stop(f"--from {args.first} --to {args.last}: there is no update between them")
     past = [source for source in run if source.iteration >= args.last]

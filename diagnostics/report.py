@@ -1,6 +1,6 @@
 """Is this run healthy? One page about a run, or about several side by side, answers: did it learn, is its batch large
 enough, do its steps do what they promise, does its critic predict, does it still explore, what do its normalizers do,
-and how fast was it? The page is report.html, a file that needs nothing else; the same is printed as text.
+and how fast was it? The page is report.html, one self-contained file; the same is printed as text.
 
     python diagnostics/report.py runs/Hopper-v5__ppo__seed1                        # a few minutes on two cores
     python diagnostics/report.py runs/Hopper-v5__ppo__seed1 --quick                # seconds: no sampling
@@ -8,8 +8,8 @@ and how fast was it? The page is report.html, a file that needs nothing else; th
 
 What progress.csv and the checkpoints say is taken from there. The other diagnostics (evaluate, gradient, trust_region,
 landscape, value) measure the rest, at four checkpoints and from fewer samples than by default, and keep it in their
-files in the same folder. So an interrupted report goes on where it stopped, and what they have measured from more
-samples is preferred. --quick samples nothing and shows what these files hold.
+files in the same folder. So an interrupted report resumes where it stopped, and results from more samples are
+preferred. --quick samples nothing and shows what these files contain.
 
 The verdicts are functions of the numbers and are in verdicts.py, with their thresholds; the page states these with
 their source. To work elsewhere, this script needs report.html.jinja and what it imports beside it.
@@ -32,32 +32,13 @@ import matplotlib
 import numpy as np
 import trust_region
 import value
+import verdicts
 from common import figures, intervals, kept, runs, sampling
 from common.intervals import difference, short
 from common.runs import COUNT, AtLeast, Source
 from common.sampling import Sampler
 from matplotlib.axes import Axes
-from verdicts import (
-    ALMOST_NONE,
-    LARGEST_DELTA,
-    NONE,
-    NOT_MEASURED,
-    PART,
-    RULES,
-    UNCLEAR,
-    WORST_FIRST,
-    Finding,
-    judge_batch,
-    judge_completeness,
-    judge_critic,
-    judge_exploration,
-    judge_gains,
-    judge_learning,
-    judge_lengths,
-    judge_normalizers,
-    judge_speed,
-    with_ends,
-)
+from verdicts import NONE, NOT_MEASURED, RULES, UNCLEAR, Finding, with_ends
 
 VERSION = value.VERSION  # whose targets it measures by; plus one, whenever its own numbers change
 
@@ -69,13 +50,11 @@ class Args(runs.LabelledOptions):
     quick: bool = False
     """sample nothing; use only progress.csv, the checkpoints, and what has been measured already"""
     checkpoints: Annotated[tuple[int, ...], AtLeast(0)] = ()
-    """iterations to sample at; default: 0 150 300 450 or, if a run lacks one of them, its first, those after one and
-    two thirds, and its last with a step"""
+    """iterations to sample at; default: 0 150 300 450, or else the first, the last with a step, and two between them"""
     episodes: Annotated[int, AtLeast(1, most=COUNT)] = 40
     """episodes at each of these checkpoints, and at the last one"""
     gradient_pairs: int = 100_000
-    """least number of state-action pairs at each checkpoint that the noise scale is measured from; they make 20
-    estimates, each from a training batch or more"""
+    """least number of pairs for the noise scale at each of them; 20 estimates, each from a training batch or more"""
     reward_pairs: int = 30_000
     """approximate number of pairs of the episodes before and after a step"""
     heldout_pairs: int = 10_240
@@ -177,9 +156,8 @@ def whole_step_work(options: landscape.Args, source: Source) -> kept.Work:
 
 def fresh_work(args: Args, source: Source) -> kept.Work:
     cells = [kept.identify(source, args.seed) | dict(fresh_pairs=args.heldout_pairs)]
-    return kept.Work(
-        source, cells, args.heldout_pairs, partial(draw_fresh, args, source), partial(measure_fresh, source)
-    )
+    calls = partial(draw_fresh, args, source), partial(measure_fresh, source)
+    return kept.Work(source, cells, args.heldout_pairs, *calls)
 
 
 SIZES = dict(
@@ -257,7 +235,7 @@ def read_run(sources: list[Source], style: dict[str, Any], out: Path) -> Run:
 
 def find_completeness(run: Run) -> list[Finding]:
     settings, progress = run.config["args"], run.progress
-    found = [judge_completeness(int(progress["global_step"][-1]), runs.planned_steps(run.config))]
+    found = [verdicts.judge_completeness(int(progress["global_step"][-1]), runs.planned_steps(run.config))]
     if missing := np.isnan(progress["global_step"]).sum():
         text = "Rows of progress.csv are missing. What is said of all iterations is said of the others."
         found.append(Finding(NONE, f"{missing:,} of {len(progress['global_step']):,} iterations", text))
@@ -300,7 +278,7 @@ def find_learning(run: Run) -> list[Finding]:
         if between:
             best = max(range(len(between)), key=lambda i: between[i].mean())
             fall = difference(between[best], last, looks=len(between)) | dict(iteration=cells[best + 1]["iteration"])
-        return [judge_learning(difference(last, first), spread, fall, spread, len(last))]
+        return [verdicts.judge_learning(difference(last, first), spread, fall, spread, len(last))]
     return [find_learning_curve(run)]
 
 
@@ -315,8 +293,8 @@ def find_learning_curve(run: Run) -> Finding:
     gain = intervals.mean_of(returns[tens[-1]] - returns[0])
     best = tens[returns[tens].mean(1).argmax()]
     fall = difference(returns[best], returns[tens[-1]], looks=len(tens)) | dict(iteration=best[0])
-    least = PART * max(0, returns[best].mean() - returns[0])
-    return judge_learning(gain, 0.0, fall, least, int(episodes[tens[-1]].sum()))
+    least = verdicts.PART * max(0, returns[best].mean() - returns[0])
+    return verdicts.judge_learning(gain, 0.0, fall, least, int(episodes[tens[-1]].sum()))
 
 
 def draw_learning(axis: Axes, run: Run) -> None:
@@ -336,11 +314,11 @@ def find_batch(run: Run) -> list[Finding]:
     if not run.cells["gradient"]:
         return [NOT_MEASURED]
     cell = middle(run.cells["gradient"], lambda x: noise_scale(x)["pairs"] or np.inf)
-    return [judge_batch(run.batch_size, noise_scale(cell), cell["iteration"])]
+    return [verdicts.judge_batch(run.batch_size, noise_scale(cell), cell["iteration"])]
 
 
 def draw_batch(axis: Axes, run: Run) -> None:
-    """Draws the noise scale. Where its interval has no upper end, the bar goes on to ten times the scale; where only
+    """Draws the noise scale. Where its interval has no upper end, the bar extends to ten times the scale; where only
     the lower end is known, it is drawn as a triangle."""
     cells, numbers = [x for x in run.cells["gradient"] if noise_scale(x)["pairs"]], []
     for B, ends in ((noise_scale(x)["pairs"], noise_scale(x)["interval"]) for x in cells):
@@ -360,7 +338,7 @@ def kl_bounds(run: Run) -> np.ndarray:
     """Returns the mean KL that the step of each iteration may have: TRPO's own bound, on its schedule, or the largest
     of IM's. The step from the newest checkpoint has one too, although training may not have taken it yet."""
     settings = run.config["args"]
-    first = settings.get("max_kl") or LARGEST_DELTA
+    first = settings.get("max_kl") or verdicts.LARGEST_DELTA
     last = settings.get("max_kl_final") or first
     iterations = max(len(run.progress["mean_kl"]), run.last + 1)
     done = np.arange(iterations) / (runs.planned_steps(run.config) // run.batch_size)
@@ -370,13 +348,13 @@ def kl_bounds(run: Run) -> np.ndarray:
 def find_steps(run: Run) -> list[Finding]:
     heldout = [x["heldout"] | dict(iteration=x["iteration"]) for x in run.cells["trust_region"]]
     kls = [x | dict(mean=x["mean_kl"], interval=x["mean_kl_interval"]) for x in heldout]
-    lengths = judge_lengths(run.progress["mean_kl"], kl_bounds(run), kls)
+    lengths = verdicts.judge_lengths(run.progress["mean_kl"], kl_bounds(run), kls)
     if allowed := [x["max_ratio_allowed"] for x in run.cells["trust_region"] if "max_ratio_allowed" in x]:
         allowed, ratio = allowed[-1], max(x["max_ratio"] for x in heldout)
         # max_ratio is the mean over parts of a batch's size.
         text = f"the largest ratio of as many held-out pairs as a batch has is typically {short(ratio)} at most"
         lengths = lengths._replace(number=f"{lengths.number}; {text}, where the clip is at {short(allowed)}")
-    return [lengths, judge_gains(run.cells["landscape"]) if run.cells["landscape"] else NOT_MEASURED]
+    return [lengths, verdicts.judge_gains(run.cells["landscape"]) if run.cells["landscape"] else NOT_MEASURED]
 
 
 def draw_lengths(axis: Axes, run: Run) -> None:
@@ -400,7 +378,7 @@ def find_critic(run: Run) -> list[Finding]:
     if not cells:
         return [NOT_MEASURED]
     cell = middle(cells, lambda x: -x["explained_variance"]["mean"])
-    finding = judge_critic(cell["explained_variance"], cell["iteration"])
+    finding = verdicts.judge_critic(cell["explained_variance"], cell["iteration"])
     numbers, logged = [finding.number], run.progress["explained_variance"][cell["iteration"] :]
     if len(logged) and np.isfinite(logged[0]):
         numbers.append(f"training logged {short(logged[0])}, of targets that contain its own predictions")
@@ -436,7 +414,7 @@ def find_exploration(run: Run) -> list[Finding]:
     if not any(run.stds.values()):
         text = "It has no actions." if run.stds else "Its standard deviations depend on the state: see the entropy."
         return [Finding(NONE, entropy, text)]
-    finding = judge_exploration(list(run.stds.values()), run.bounds)
+    finding = verdicts.judge_exploration(list(run.stds.values()), run.bounds)
     return [finding._replace(number=f"{finding.number}; {entropy}")]
 
 
@@ -446,7 +424,7 @@ def draw_stds(axis: Axes, run: Run) -> None:
         axis.plot(x, of_action, **run.style | dict(marker="", linewidth=0.8, label=None))
     axis.set_ylim(bottom=0)
     for bound in dict.fromkeys(run.bounds or ()):
-        draw_level(axis, ALMOST_NONE * bound, "stopped", run)
+        draw_level(axis, verdicts.ALMOST_NONE * bound, "stopped", run)
 
 
 def draw_entropy(axis: Axes, run: Run) -> None:
@@ -458,7 +436,7 @@ def find_normalizers(run: Run) -> list[Finding]:
     for name, key in (("observations", "clipped_obs"), ("rewards", "clipped_reward")):
         if found := [x[key] | dict(pairs=x["pairs"], looks=len(cells)) for x in cells if key in x]:
             shares[name] = max(found, key=lambda x: x["mean"])
-    return [judge_normalizers(shares, cells[-1]["seen_std"]) if cells else NOT_MEASURED]
+    return [verdicts.judge_normalizers(shares, cells[-1]["seen_std"]) if cells else NOT_MEASURED]
 
 
 def draw_reward_scale(axis: Axes, run: Run) -> None:
@@ -477,7 +455,7 @@ def draw_seen(axis: Axes, run: Run) -> None:
 
 def find_speed(run: Run) -> list[Finding]:
     compiled = run.config["args"].get("compile", True) or not run.defaults.get("compile", True)  # REINFORCE never is
-    return [judge_speed(run.progress["sps"], compiled)]
+    return [verdicts.judge_speed(run.progress["sps"], compiled)]
 
 
 def draw_speed(axis: Axes, run: Run) -> None:
@@ -529,8 +507,8 @@ SECTIONS = [
 
 
 def middle(cells: list[dict[str, Any]], key: Callable) -> dict[str, Any]:
-    """Returns the median of the cells by the key or, of two in the middle, the one with the larger key. Only cells of
-    trained policies count, if there are any."""
+    """Returns the median of the cells by the key. If there are two in the middle, it is the one with the larger key.
+    Only cells of trained policies count, if there are any."""
     trained = [x for x in cells if x["iteration"]] or cells
     return sorted(trained, key=key)[len(trained) // 2]
 
@@ -605,15 +583,14 @@ def describe(found: list[Run]) -> dict[str, Any]:
     ordered, sections = sorted(found, key=lambda run: labels.index(run.style["label"])), []
     for section in SECTIONS:
         found = [section.find(run) for run in ordered]
-        statuses = [min((x.status for x in of_run), key=WORST_FIRST.index) for of_run in found]
+        statuses = [min((x.status for x in of_run), key=verdicts.WORST_FIRST.index) for of_run in found]
         measured = any(x.number or x.status != NONE for of_run in found for x in of_run)
         figure = draw(section, ordered) if section.panels and measured else None
         shown = dict(title=section.title, found=found, statuses=statuses, figure=figure, rules=section.rules)
         shown |= dict(panels=", ".join(section.panels).replace("\n", " "))
         sections.append(shown | dict(pooled=pooled(ordered) if section.find is find_learning else []))
-    columns = [
-        dict(name=run.title, folder=run.name, color=run.style["color"], facts=describe_run(run)) for run in ordered
-    ]
+    look = [dict(name=run.title, folder=run.name, color=run.style["color"]) for run in ordered]
+    columns = [x | dict(facts=describe_run(run)) for x, run in zip(look, ordered)]
     return dict(env_id=ordered[0].config["args"]["env_id"], runs=columns, sections=sections)
 
 
@@ -624,11 +601,8 @@ def pooled(found: list[Run]) -> list[str]:
         for cell in run.cells["evaluate"]:
             if cell["iteration"] == run.last:
                 means.setdefault(run.style["label"], []).append(cell["returns"]["mean"])
-    several = {label: x for label, x in means.items() if len(x) > 1}
-    return [
-        f"{label}: return at the end {with_ends(intervals.mean_of(x))}, over {len(x)} runs"
-        for label, x in several.items()
-    ]
+    several = {label: (with_ends(intervals.mean_of(x)), len(x)) for label, x in means.items() if len(x) > 1}
+    return [f"{label}: return at the end {text}, over {n} runs" for label, (text, n) in several.items()]
 
 
 def as_text(page: dict[str, Any]) -> str:

@@ -11,23 +11,27 @@ Runs whose arguments differ only in environment and seed are runs of one setting
 flags that distinguish it from the algorithm's other settings here, except those that are the script's defaults. The
 reward of an iteration is the mean undiscounted return of the episodes that ended in it; the final reward of a run is
 the mean over the last five iterations in which an episode ended. Runs that are not finished are named and left out.
+Runs under one label of --labels may differ in other arguments between environments, but not within one.
 
 Intervals are 95 % intervals over runs; for one run there is none. Those of means and of differences seed by seed are
 Student's t, and those of differences between settings are Welch's. (The papers' percentile bootstrap covers 91 % with
-10 runs, and 73 % with 3.) What has no formula gets a BCa bootstrap interval, which is too narrow where runs are few,
-and none where all draws are alike. The interquartile mean leaves out a quarter of the runs, rounded down, at either
+10 runs, and 73 % with 3.) Where there is no formula, the interval is a BCa bootstrap, which is too narrow for few runs;
+there is none if all draws are alike. The interquartile mean leaves out a quarter of the runs, rounded down, at either
 end; with fewer than 4 runs there is none. The probability of improvement is the probability that a run of one setting
 ends above a run of another, with ties counted half (Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of
 the Statistical Precipice"). --aai gives Table 2 of "Implementation Matters in Deep Policy Gradients" (IM), and
---best-of with --histograms gives its Fig. 1; --kl gives Fig. 5 of "The Definitive Guide to Policy Gradients" (GUIDE).
+--best-of with --histograms gives its Fig. 1. The best one has the highest mean final reward on the seeds that all have;
+as in IM, its own runs chose it, which flatters it. --kl gives Fig. 5 of "The Definitive Guide to Policy Gradients"
+(GUIDE), with the exact KL(before || after the whole update) over the batch where GUIDE has the estimate E[(r - 1) - ln
+r]. With --noise, the noise of gradients is shown as the cosine of two estimates from a training batch.
 
 IM's AAI and ACLI are each the larger of two absolute differences, so they are above 0 even where nothing differs, and
 have no interval. The main effects of the same four settings say what AAI and ACLI are meant to say. The effect of the
 optimizations is the mean of PPO - PPO-M and TRPO+ - TRPO, and that of the step is the mean of PPO - TRPO+ and PPO-M -
 TRPO. The interaction is half of how much more the optimizations add to PPO than to TRPO.
 
-Where something that you ask for lacks complete runs, the tables of what there is are written, a line says what is
-missing, and the exit status is 1.
+If requested runs are missing or unfinished, the other tables are still written, a line names what is missing, and the
+exit status is 1.
 """
 
 import json
@@ -54,24 +58,19 @@ class Args:
     folders: Path | None = None
     """file that names more of them, one per line, if they are too many for a command line"""
     labels: tuple[str, ...] = ()
-    """labels of your own, each "LABEL=ALGO FLAG ...", for the algorithm's runs with these flags, spelled as run folders
-    spell them; what else sets these runs apart may differ between environments, but not within one"""
+    """labels of your own, each "LABEL=ALGO FLAG ...", for runs with these flags, spelled as in names of run folders"""
     best_of: tuple[str, ...] = ()
-    """arguments such as policy_lr; among settings that differ in nothing else, keep, in each environment, the one with
-    the best mean final reward on the seeds that all of them have; as in IM, its own runs chose it, which flatters it"""
+    """arguments such as policy_lr; of settings that differ in nothing else, keep the best one in each environment"""
     histograms: tuple[str, ...] = ()
     """on/off arguments; for each, draw histograms of all final rewards with it on and off"""
     paired: bool = False
     """show what each on/off argument is worth: differences, by seed, between settings that differ in it alone"""
     noise: Path | None = None
-    """gradient.jsonl that gradient.py made of these runs, or of some of the seeds; with --paired, also show what each
-    argument does to the noise of gradients, as the cosine of two estimates from a training batch at that noise scale"""
+    """gradient.jsonl of these runs or of some seeds; with --paired, also show what arguments do to gradients' noise"""
     kl: bool = False
-    """also draw the mean KL of each iteration, as training logged it: the exact KL(before || after its whole update) of
-    the Gaussians, over its batch (GUIDE's is the estimate E[(r - 1) - ln r]); the JSON has each run's largest, too"""
+    """also draw the mean KL of each iteration, as training logged it; the JSON has the largest of each run, too"""
     aai: tuple[str, str, str, str] | None = None
-    """labels of PPO, PPO-M, TRPO and TRPO+, for IM's AAI and ACLI and the effects of the step and of the
-    optimizations"""
+    """labels of PPO, PPO-M, TRPO and TRPO+, for IM's AAI and ACLI and the effects of step and optimizations"""
     out: Path | None = None
     """folder of figures and numbers; default: figures/ inside the run's folder"""
 
@@ -250,9 +249,8 @@ def improvements(settings: Settings) -> list[dict[str, Any]]:
         for x, y in combinations(labels, 2):
             both = [env_id for env_id in places if (env_id, x) in settings and (env_id, y) in settings]
             if both:
-                p[x, y] = intervals.bootstrap(
-                    improvement, *(finals(settings[env_id, z]) for env_id in both for z in (x, y))
-                )
+                samples = [finals(settings[env_id, z]) for env_id in both for z in (x, y)]
+                p[x, y] = intervals.bootstrap(improvement, *samples)
                 ends = p[x, y]["interval"]
                 p[y, x] = dict(mean=1 - p[x, y]["mean"], interval=ends and [1 - ends[1], 1 - ends[0]])
         here = [x for x in labels if any(x in pair for pair in p)]
@@ -352,7 +350,7 @@ def noise_differences(pairs: list[tuple[Run, Run]], noise: dict[str, dict]) -> l
         on, off = (np.array([both[i][iteration] for both in measured.values()]) for i in (0, 1))  # [seeds, 3]
         x = on[:, 0] - off[:, 0]
         # Runs are independent, so their errors add in squares. The low end is reached with on at its low end and off at
-        # its high one. Where both measured the same, they are the same to the bit: the difference is known to be 0.
+        # its high one. Where both measured the same, they are equal bit for bit, and the difference is known to be 0.
         unlike = (on != off).any(1, keepdims=True)
         below = np.linalg.norm(unlike * np.column_stack([on[:, 0] - on[:, 1], off[:, 2] - off[:, 0]])) / len(x)
         above = np.linalg.norm(unlike * np.column_stack([on[:, 2] - on[:, 0], off[:, 0] - off[:, 1]])) / len(x)
@@ -417,9 +415,8 @@ def improvement_tables(cells: list[dict[str, Any]]) -> list[Table]:
     tables = []
     for x in cells:
         names = [f"{i} {label}" for i, label in enumerate(x["labels"], 1)]
-        rows = [
-            [name, *(p and intervals.text(p, "{:.2f}".format) or "" for p in row)] for name, row in zip(names, x["p"])
-        ]
+        texts = [[p and intervals.text(p, "{:.2f}".format) or "" for p in row] for row in x["p"]]
+        rows = [[name, *row] for name, row in zip(names, texts)]
         where = "mean over " * (len(x["env_ids"]) > 1) + ", ".join(x["env_ids"])
         header = ["", *(f"over {name.split()[0]}" for name in names)]
         tables.append((f"Probability of improvement [95 % BCa] of row over column, {where}", header, rows))
@@ -575,9 +572,7 @@ def main(argv: list[str] | None = None) -> None:
             draw_curves(with_kl, "kl", path.with_name("rewards_kl"), **text)
     for name in histograms:
         if len({x[0].settings[name] for x in settings.values()}) < 2:
-            lacking.append(
-                f"--histograms {name}: must be an argument that is on in some of these runs and off in others"
-            )
+            lacking.append(f"--histograms {name}: must be on in some of these runs and off in others")
             histograms = [x for x in histograms if x != name]
     if histograms:
         draw_histograms(settings, histograms, path.with_name("rewards_histograms"))

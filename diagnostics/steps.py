@@ -32,8 +32,7 @@ VERSION = 1  # raised whenever the measured numbers change
 @dataclass(frozen=True, kw_only=True)
 class Args(runs.LabelledOptions):
     checkpoints: Annotated[tuple[int, ...] | Literal["all"], AtLeast(0)] = ()
-    """iterations, or all that have a step; default: 0 150 300 450 or, if a run lacks one of them, its first, those
-    after one and two thirds, and its last with a step"""
+    """iterations, or all that have a step; default: 0 150 300 450, or else the first, the last and two between them"""
     repeats: Annotated[int, AtLeast(2, "or there is nothing to compare", COUNT)] = 100
     """steps from each checkpoint"""
 

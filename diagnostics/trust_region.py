@@ -55,8 +55,8 @@ def draw(args: Args, source: Source, sample: Sampler, _: Any) -> dict[str, Any]:
 
 
 def play_pairs(source: Source, seed: tuple[int, ...], pairs: int, sample: Sampler) -> list[tuple[float, int]]:
-    """Plays as many complete episodes of a checkpoint's policy as have about so many pairs, and returns the return and
-    length of each. The first GROUP are always played, and their length decides how many there are."""
+    """Plays complete episodes of a checkpoint's policy until they have about this many pairs, and returns the return
+    and length of each. The first GROUP are always played, and their length decides how many there are."""
     episodes = list(sampling.play(source, seed, 0, GROUP, 1, sample))
     length = np.mean([length for _, length in episodes])
     return episodes + list(sampling.play(source, seed, GROUP, round(pairs / length), round(length), sample))
@@ -93,7 +93,7 @@ def mean_reward(episodes: list[tuple[float, int]]) -> dict[str, Any]:
 
 def step_size(policy: Callable, batch: dict[str, Tensor], part: int) -> dict[str, Any]:
     """Returns the largest ratio and the mean and largest KL of the policy against the one that collected the batch.
-    Each is taken in parts of so many pairs and averaged over the parts. It also returns the numbers of the parts."""
+    Each is taken in parts of `part` pairs and averaged over the parts. It also returns the numbers of the parts."""
     ratios, kls = sampling.compare_policies(policy, batch)
     parts = max(1, len(kls) // part)
     measured = dict(max_ratio=(ratios, Tensor.max), mean_kl=(kls, Tensor.mean), max_kl=(kls, Tensor.max))

@@ -12,7 +12,8 @@ as large as the target itself. The targets are
 
 - gae: what V was fitted to, which is A + V of the network before the fit;
 - returns: discounted sums of the scaled rewards. Where an episode is cut off, by the end of the batch or segment or by
-  a time limit, they go on with V before the fit. (A time limit is no cut where training took it for a terminal state.)
+  a time limit, they continue with V before the fit. (Where training took a time limit for a terminal state, it is no
+  cut.)
 - released: the returns of the code that the authors published, which stop at every cut as if nothing followed. Shortly
   before a cut V cannot be near them, because it was fitted to bootstrapped targets. For a constant reward, even the
   exact V has an error of gamma^d / (1 - gamma^d) at d steps from the cut, which is 99 at the last one for gamma 0.99.

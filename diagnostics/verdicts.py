@@ -48,7 +48,7 @@ RULES = dict(
     "(ours).",
     critic="Explained variance of the discounted returns of fresh segments: at 0 the critic is no better than a "
     f"constant, by definition; above {MOST} it predicts most of what differs (ours). Where an episode is cut off, by a "
-    "time limit or the segment's end, its returns go on with the critic's own value, as in training.",
+    "time limit or the segment's end, its returns continue with the critic's own value, as in training.",
     exploration=f"Stopped: every action's standard deviation is below {ALMOST_NONE} of half the action's range. Grown: "
     f"one is above {GROWN} times what it was at first (both ours).",
     normalizers=f"Many: more than {100 * CLIPPED:g} % of the steps, at the checkpoint with the most (ours). A "
@@ -143,10 +143,8 @@ def judge_lengths(kls: np.ndarray, bounds: np.ndarray, heldout: list[dict[str, A
     largest = int(np.nanargmax(kls / of_training)) if logged.any() else 0
     if kls[largest] > FAR_BEYOND * of_training[largest]:
         first, last = max(0, largest - 5), min(len(kls), largest + 6)
-        text = (
-            f"One step went much too far, that of iteration {largest}, with a mean KL of {short(kls[largest])} nats: "
-        )
-        return Finding(BAD, number, f"{text}`replay.py RUN --from {first} --to {last}` shows what it did.")
+        text = f"One step went much too far, that of iteration {largest}, with a mean KL of {short(kls[largest])} nats"
+        return Finding(BAD, number, f"{text}: `replay.py RUN --from {first} --to {last}` shows what it did.")
     corrected = [widened(x, x["parts"], len(heldout)) for x in heldout]
     longer = [x for x in corrected if x["interval"] and not x["interval"][0] <= bounds[x["iteration"]]]  # nor nan
     if longer:
@@ -160,10 +158,7 @@ def judge_lengths(kls: np.ndarray, bounds: np.ndarray, heldout: list[dict[str, A
 def judge_gains(steps: list[dict[str, Any]]) -> Finding:
     """Judges what the surrogate promised of whole steps against what the reward did, paired by seed. Each step has
     iteration, promised, change (mean and 95 % interval) and episodes."""
-    changes = [
-        widened(x["change"], x["episodes"], len(steps)) | dict(iteration=x["iteration"], promised=x["promised"])
-        for x in steps
-    ]
+    changes = [x | widened(x["change"], x["episodes"], len(steps)) for x in steps]
     rose, fell = ([x for x in changes if min(sign * end for end in x["interval"]) > 0] for sign in (1, -1))
     found = [f"{with_ends(x)} at iteration {x['iteration']} (promised {x['promised']:+.2g})" for x in changes]
     number = f"reward gained: {'; '.join(found)}"
@@ -211,10 +206,8 @@ def judge_normalizers(shares: dict[str, dict[str, Any]], seen: list[float]) -> F
     """Judges by the share of steps with a clipped observation and the share of clipped rewards, each with its interval,
     where the run clips them. Also reports the standard deviations of what the networks see."""
     clips = [f"{name} {with_ends(x, percent)} of {x['pairs']:,} steps" for name, x in shares.items()]
-    number = (
-        f"clipped: {', '.join(clips) or 'nothing'}; observations, as the networks see them, have standard deviations"
-    )
-    number += f" from {short(min(seen))} to {short(max(seen))}"
+    number = f"clipped: {', '.join(clips) or 'nothing'}; observations, as the networks see them, have standard "
+    number += f"deviations from {short(min(seen))} to {short(max(seen))}"
     corrected = {name: widened(x, x["episodes"], x["looks"]) for name, x in shares.items()}  # the largest of several
     ends = {name: x["interval"] or (0, 1) for name, x in corrected.items()}
     if clipped := [name for name, (low, _) in ends.items() if low > CLIPPED]:

@@ -1,5 +1,6 @@
 """The diagnostics, on problems whose gradient, value and reward are known."""
 
+import ast
 import contextlib
 import json
 import multiprocessing
@@ -390,6 +391,9 @@ def test_help_names_all_that_diagnostics_use_of_a_script(capsys):
         "value_loss",
     }
     for path in files:
+        fields = [x for x in ast.walk(ast.parse(path.read_text())) if isinstance(x, ast.ClassDef) and "Args" in x.name]
+        texts = [x.value.value for x in fields[0].body if isinstance(x, ast.Expr)]
+        assert texts and "\n" not in "".join(texts)  # --help would keep the break
         with pytest.raises(SystemExit) as ended:
             load(path.stem).main(["--help"])
         assert ended.value.code == 0

@@ -88,7 +88,7 @@ def test_replay_is_training_to_the_bit(known, tmp_path, algo, capsys):
             assert cell["explained_variance"][0] == pytest.approx(float(rows[i]["explained_variance"]))
         assert ("explained_variance" in cell) == ("value_gradient" in cell) == (algo != "reinforce")
         assert np.mean(cell["training_episodes"], 0)[0] == pytest.approx(float(rows[i]["episodic_return"]))
-    assert out.count("arrives at the same state, to the bit") == 2 and "repeats it, to the last digit" in out
+    assert out.count("arrives at the same state, bit for bit") == 2 and "repeats it, to the last digit" in out
 
 
 def test_quantities_by_hand(known, tmp_path):
@@ -231,7 +231,7 @@ def test_bad_input(known, tmp_path, capsys):
     refused = {
         (run, "--from", "2", "--to", "2"): "no update between",
         (run, "--from", "2", "--to", "1"): "no update between",
-        (run, "--from", "2", "--to", "4"): "--to 4: training has come to iteration 3",
+        (run, "--from", "2", "--to", "4"): "--to 4: training has reached iteration 3",
         (run, "--from", "-1", "--to", "2"): "--from -1: must be 0 or more",
         (str(late), "--from", "0", "--to", "2"): "--from 0: no checkpoint at or before it; there are 1 2 3",
         (

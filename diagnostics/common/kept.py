@@ -98,7 +98,7 @@ def checkpoint_digest(path: Path) -> str:
 
 
 def identify(source: Source, seed: int) -> dict[str, Any]:
-    """Returns what a cell says about its checkpoint. If any of it changes, the cell's numbers are measured anew."""
+    """Returns what a cell says about its checkpoint. If any of it changes, the cell's numbers are measured again."""
     algo, checkpoint = runs.read_config(source.run)["algo"], checkpoint_digest(source.path)
     return dict(run=source.run.name, algo=algo, iteration=source.iteration, seed=seed, checkpoint=checkpoint)
 
@@ -153,7 +153,7 @@ def measure_missing(
     unit: str = "environment steps",
     sample: sampling.Sampler | None = None,
 ) -> list[dict[str, Any]]:
-    """Returns the cells of the work. Those that the file at the path holds from an earlier call are taken from there.
+    """Returns the cells of the work. Those that an earlier call kept in the file are taken from there.
     The rest are measured, and each is added to the file at once. If several cells have the same settings, the last one
     counts. A cell also says what measured its numbers, and with which libraries. Where these have changed since, a note
     says so in one line."""
@@ -206,7 +206,7 @@ def measure_in_turn(args: Options, todo: list[Work], cells: Cells, unit: str, sa
 
 
 def print_time_needed(run: Path, steps: int, jobs: int) -> None:
-    """Prints about how long it takes to sample so many environment steps, judged by the speed of training."""
+    """Prints about how long it takes to sample these environment steps, judged by the speed of training."""
     speeds = [float(row["sps"]) for row in runs.read_progress(run) if row.get("sps")]
     if speeds:
         left = tqdm.format_interval(steps / (np.median(speeds) * jobs))

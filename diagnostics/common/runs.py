@@ -92,7 +92,7 @@ def count_cores() -> int:
 
 class AtLeast(NamedTuple):
     """Gives the smallest and the largest value of an option, beside its type. Without it, they are those of AtLeast(1).
-    The largest is far beyond use, but a list of so many tasks still fits into memory."""
+    The largest is far beyond use, but the list of its tasks still fits into memory."""
 
     least: int
     why: str = ""
@@ -125,8 +125,7 @@ class LabelledOptions(Options):
     """The options of diagnostics that draw settings side by side."""
 
     labels: tuple[str, ...] = ()
-    """your own labels, each "LABEL=ALGO FLAG ...", for the algorithm's runs with these flags, which are spelled as in
-    the names of run folders"""
+    """labels of your own, each "LABEL=ALGO FLAG ...", for runs with these flags, spelled as in names of run folders"""
 
 
 def read_options(kind: type, argv: list[str] | None, text: str) -> Any:

@@ -36,7 +36,7 @@ from common.runs import Source
 
 VERSION = 2  # raised whenever the sampled numbers change; since version 2 each run has its own random numbers
 
-ENDLESS = 100_000  # an episode is given up after so many steps
+ENDLESS = 100_000  # steps after which an episode is given up
 AHEAD = 16_384  # steps that keep a worker busy while a checkpoint is measured
 GROUP = 8  # actors of a rollout; fixed, because a row's last bits depend on the size of its batch
 
@@ -80,7 +80,7 @@ def copied(state: Any) -> Any:
 
 
 def training_state(source: Source) -> tuple[ModuleType, Any, Any]:
-    """Returns the script, the arguments and the state of a checkpoint as training goes on from it: with live
+    """Returns the script, the arguments and the state of a checkpoint as training continues from it: with live
     statistics, compiled as it was, and with new episodes."""
     script = runs.load_script(source.script)
     checkpoint = script.load_checkpoint(source.path)
@@ -189,7 +189,7 @@ def collect_group(source: Source, seed: tuple[int, ...], num_envs: int, num_step
 def collect(
     source: Source, seed: tuple[int, ...], pairs: int, sample: "Sampler", group: Callable = collect_group
 ) -> dict[str, Any]:
-    """Collects so many pairs from fresh segments, as one rollout or as whatever workers make of the groups."""
+    """Collects `pairs` pairs from fresh segments, as one rollout or as whatever workers make of the groups."""
     sizes = groups(pairs, runs.read_config(source.run)["args"]["num_steps"])
     tasks = [Task(n * m, partial(group, source, (*seed, i), n, m)) for i, (n, m) in enumerate(sizes)]
     whole, rows = {}, 0
@@ -198,9 +198,9 @@ def collect(
             if isinstance(x, list):
                 whole.setdefault(name, []).extend(x)
                 continue
-            if name not in whole:  # allocated once, because joining parts would hold millions of pairs in memory twice
+            if name not in whole:  # allocated once, because joining parts would keep millions of pairs twice
                 whole[name] = np.empty((pairs, *x.shape[1:]), x.dtype)
-            if len(whole[name]) < rows + len(x):  # REINFORCE's segments go on to the end of an episode
+            if len(whole[name]) < rows + len(x):  # REINFORCE's segments reach the end of an episode
                 whole[name].resize((2 * (rows + len(x)), *x.shape[1:]), refcheck=False)
             whole[name][rows : rows + len(x)] = x
         rows += len(part["obs"])
@@ -275,7 +275,7 @@ def episodes_unit(source: Source) -> str:
 def play(
     source: Source, seed: tuple[int, ...], first: int, last: int, steps: int, sample: "Sampler", *parameters: np.ndarray
 ) -> Iterator[tuple[float, int]]:
-    """Returns an iterator over the return and length of the episodes first, ..., last - 1, of about so many steps each.
+    """Returns an iterator over the return and length of the episodes first, ..., last - 1, of about `steps` each.
     Workers begin them at once."""
     parts = [(i, min(GROUP, last - i)) for i in range(first, last, GROUP)]
     played = sample([Task(n * steps, partial(play_seeds, source, seed, i, n, *parameters)) for i, n in parts])
@@ -322,8 +322,9 @@ class Sampler:
             yield result
 
     def ahead(self, calls: list[Callable], steps: int) -> Iterator[Callable]:
-        """Yields for each call, which samples so many steps, a function that waits for its result. While one result is
-        used, the next ones are being sampled, but only as many as keep every process busy, since each takes memory."""
+        """Yields for each call, which samples about `steps` steps, a function that waits for its result. While one
+        result is used, the next ones are sampled, but only as many as keep every process busy, since each takes
+        memory."""
         if self.jobs == 1:
             yield from calls
             return
