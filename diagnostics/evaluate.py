@@ -100,6 +100,7 @@ def film(args: Args, source: Source) -> None:
     own, with its wrappers, made with a render mode."""
     import imageio  # only a video needs it
 
+    # A script's make_actors takes no render mode, so gym.make is given one behind its back.
     with mock.patch.object(gym, "make", partial(gym.make, render_mode="rgb_array")):
         script, settings, state = sampling.fresh_state(source, (args.seed, source.iteration), 1, 32)
     parameters = torch.from_numpy(acting_parameters(source, args.deterministic))

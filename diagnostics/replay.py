@@ -259,10 +259,11 @@ def between(cell: dict[str, Any], move: dict[str, Any]) -> str:
 
 FAR = 5  # times the median over the updates
 TRIFLE = 0.05  # of the reward before; with enough episodes, a fall of any size is significant
+FELL = f"significantly and by more than {intervals.percent(TRIFLE)}"
 
 
 def fell(change: dict[str, Any]) -> bool:
-    """Returns whether the reward fell significantly, and by more than a trifle."""
+    """Returns whether the reward fell, significantly and by more than a trifle."""
     return change["interval"][1] < 0 and -change["mean"] > TRIFLE * abs(change["before"])
 
 
@@ -279,14 +280,14 @@ def verdicts(cells: list[dict[str, Any]], changes: list[dict[str, Any]], moves: 
         visible = intervals.short(np.median([change["visible"] for change in changes]))
         episodes = len(returns_of(cells[0])[0])
         k = np.argmin([change["mean"] for change in changes])
-        text = f"no update lowered the reward significantly and by more than {intervals.percent(TRIFLE)}"
+        text = f"no update lowered the reward {FELL}"
         lines = [f"{text}; with {episodes} episodes, a fall of {visible} would be detected with probability 0.8"]
         lines.append(f"the lowest change: {verdict(cells[k], changes[k])}")
     middle = np.median([cell["mean_kl"] for cell in cells])
     for cell, change in zip(cells, changes):
         if cell["mean_kl"] > FAR * middle and not fell(change):
             text = f"mean KL {cell['mean_kl']:.2g}, {cell['mean_kl'] / middle:.0f} times the median"
-            lines.append(f"update {cell['iteration']} went far, but the reward did not fall: {text}")
+            lines.append(f"update {cell['iteration']} went far, but did not lower the reward {FELL}: {text}")
     together = intervals.paired_change(returns_of(cells[0])[0], returns_of(cells[-1])[1], 1)
     return [*lines, f"all {len(cells)}, and the normalizers between them, at 95 %: {reward_text(together)}"]
 

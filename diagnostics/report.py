@@ -350,10 +350,10 @@ def find_steps(run: Run) -> list[Finding]:
     kls = [x | dict(mean=x["mean_kl"], interval=x["mean_kl_interval"]) for x in heldout]
     lengths = verdicts.judge_lengths(run.progress["mean_kl"], kl_bounds(run), kls)
     if allowed := [x["max_ratio_allowed"] for x in run.cells["trust_region"] if "max_ratio_allowed" in x]:
-        allowed, ratio = allowed[-1], max(x["max_ratio"] for x in heldout)
-        # max_ratio is the mean over parts of a batch's size.
-        text = f"the largest ratio of as many held-out pairs as a batch has is typically {short(ratio)} at most"
-        lengths = lengths._replace(number=f"{lengths.number}; {text}, where the clip is at {short(allowed)}")
+        most = max(heldout, key=lambda x: x["max_ratio"])  # each a mean over parts of a batch's size, so typical of one
+        text = f"typical largest ratio in a batch of held-out pairs {short(most['max_ratio'])}, at iteration"
+        text = f"{lengths.number}; {text} {most['iteration']}, where the clip is at {short(allowed[-1])}"
+        lengths = lengths._replace(number=text)
     return [lengths, verdicts.judge_gains(run.cells["landscape"]) if run.cells["landscape"] else NOT_MEASURED]
 
 

@@ -39,10 +39,11 @@ RULES = dict(
     "of progress.csv against its first, which is taken as exact, and any gain counts; fallen, where they are below the "
     f"best ten iterations by more than {100 * PART:g} % of what these had gained.",
     batch="Large enough: the noise scale or more, where an estimate is as much signal as noise (McCandlish et al. "
-    f"2018). Less is usual where agents learn (CL Fig. 2); less than 1/{FAR_TOO_SMALL} of it is far too small (ours).",
+    f"2018). Less is usual where agents learn (CL Fig. 2), so it gets no verdict; less than 1/{FAR_TOO_SMALL} is far "
+    "too small (ours).",
     lengths=f"Short enough: TRPO's own bound on the mean KL; of other algorithms {LARGEST_DELTA} nats, the largest "
     f"bound in IM's tables of TRPO's settings. Too long: more than {100 * TOO_OFTEN:g} % of the iterations exceed it, "
-    f"or one of them exceeds {FAR_BEYOND} times as much (ours).",
+    f"or one of them exceeds {FAR_BEYOND} times as much (ours). What is not finite exceeds both.",
     gains="Raised or lowered the reward: the interval of the difference of the returns of the same seeds, corrected "
     "for the number of steps looked at, lies on one side of 0. Good: at least half of them raised it, none lowered it "
     "(ours).",

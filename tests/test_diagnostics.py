@@ -700,6 +700,7 @@ def test_bad_input(known, name, tmp_path, capsys):
     ppo, raw, out, one_job = str(known / "ppo"), str(known / "raw"), ("--out", str(tmp_path)), ("--jobs", "1")
     size = CALLS[name].split()[0]
     refused = {
+        (): "name one run folder or more",
         (str(tmp_path / "none"),): "no such run",
         (str(tmp_path / "empty"),): "not a run",
         (str(tmp_path / "bare"),): "no checkpoints",

@@ -203,7 +203,8 @@ def test_what_happens_between_two_updates_gets_its_line():
         "before update 2 the normalizers moved (the mean of an observation by 3.2 standard deviations)"
     )
     assert "reward 102 -> 40" in first
-    assert second == "update 1 went far, but the reward did not fall: mean KL 0.2, 17 times the median"
+    harmless = "update 1 went far, but did not lower the reward significantly and by more than 5 %"
+    assert second == f"{harmless}: mean KL 0.2, 17 times the median"
     assert last.startswith("all 3, ")
 
 

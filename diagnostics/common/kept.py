@@ -153,10 +153,10 @@ def measure_missing(
     unit: str = "environment steps",
     sample: sampling.Sampler | None = None,
 ) -> list[dict[str, Any]]:
-    """Returns the cells of the work. Those that an earlier call kept in the file are taken from there.
-    The rest are measured, and each is added to the file at once. If several cells have the same settings, the last one
-    counts. A cell also says what measured its numbers, and with which libraries. Where these have changed since, a note
-    says so in one line."""
+    """Returns the cells of the work. Those that an earlier call kept in the file are taken from there. The rest are
+    measured, and each is added to the file at once. If several cells have the same settings, the last one counts. A
+    cell also says what measured its numbers, with which libraries, and of which setting the run is. Where code or
+    libraries have changed since, a note says so in one line."""
     with locked(path):
         cells, todo = Cells(path), []
         for x in unplanned(work):
@@ -175,11 +175,9 @@ def unlike(args: Options, source: Source, cells: list[dict[str, Any]]) -> list[s
     """Returns the names of the code and the libraries that were others when the cells were measured. What a cell does
     not say is version 1 of our code, and for a library it is not known."""
     code, libraries = measured_by(args, source), library_versions()
-    found = [name for name in code if any(cell.get("measured_by", {}).get(name, 1) != code[name] for cell in cells)]
-    versions = [cell.get("versions", {}) for cell in cells]
-    return found + [
-        name for name in libraries if any(x.get(name, libraries[name]) != libraries[name] for x in versions)
-    ]
+    then = [(dict.fromkeys(code, 1) | x.get("measured_by", {}), libraries | x.get("versions", {})) for x in cells]
+    found = [name for name in code if any(by[name] != code[name] for by, _ in then)]
+    return found + [name for name in libraries if any(x[name] != libraries[name] for _, x in then)]
 
 
 def unplanned(work: list[Work]) -> Iterator[Work]:

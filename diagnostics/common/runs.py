@@ -130,11 +130,9 @@ class LabelledOptions(Options):
 
 def read_options(kind: type, argv: list[str] | None, text: str) -> Any:
     """Reads the command line. --help shows the text, and what a script must define."""
-    parts = [f"    {name}{' '.join(use.split())}" for name, use in CONTRACT.items()]
-    needs = "\n".join(
-        ["A script of your own (--script) must define, as algos/ppo.py does:\n", *parts, f"    {OPTIONAL}"]
-    )
-    args = tyro.cli(kind, args=argv, description=f"{text}\n{needs}")
+    parts = [text, "A script of your own (--script) must define, as algos/ppo.py does:\n"]
+    parts += [f"    {name}{' '.join(use.split())}" for name, use in CONTRACT.items()]
+    args = tyro.cli(kind, args=argv, description="\n".join([*parts, f"    {OPTIONAL}"]))
     check_options(args)
     return args
 
@@ -279,7 +277,7 @@ def open_runs(folders: tuple[Path, ...], script: Path | None, needs_critic: bool
     """Returns the checkpoints of each run, in order. Stops at what is no run, at a run that comes twice, and at runs of
     different environments."""
     opened, seen = [], {}
-    for folder in folders:
+    for folder in folders or stop("name one run folder or more"):
         config = read_config(folder)
         path = script or script_of(config["algo"])
         try:
