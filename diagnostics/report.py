@@ -237,7 +237,7 @@ def find_completeness(run: Run) -> list[Finding]:
     settings, progress = run.config["args"], run.progress
     found = [verdicts.judge_completeness(int(progress["global_step"][-1]), runs.planned_steps(run.config))]
     if missing := np.isnan(progress["global_step"]).sum():
-        text = "Rows of progress.csv are missing. What is said of all iterations is said of the others."
+        text = "Rows of progress.csv are missing; everything below is about the other iterations."
         found.append(Finding(NONE, f"{missing:,} of {len(progress['global_step']):,} iterations", text))
     lengths = progress["episodic_length"][np.isfinite(progress["episodic_length"])][-10:]
     if len(lengths) and settings["num_steps"] < lengths.mean() and run.has_critic:
@@ -470,8 +470,8 @@ class Section(NamedTuple):
     panels: dict[str, Callable[[Axes, Run], None]] = {}
 
 
-JUDGED_AT = " Judged is the median checkpoint of those after the first."
-LINES = " Line: training, every iteration; points: sampled at checkpoints, with 95 % intervals."
+JUDGED_AT = " The median checkpoint after the first is judged."
+LINES = " The line shows every iteration of training, the points what was sampled at checkpoints, with 95 % intervals."
 PAIRED = " A whole step from a fresh batch of the training's size is played with the same seeds before and after. "
 ERRORS = " Errors are the mean of |V - target| / |target| held out (CL Fig. 3): 1 is as large as the target."
 SECTIONS = [

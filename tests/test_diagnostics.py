@@ -507,7 +507,7 @@ def test_a_script_and_what_it_imports_measure_in_an_empty_folder(known, tmp_path
     (tmp_path / "steps.py").write_text("MINE = True\n")
     mine = tmp_path / "my_ppo.py"
     mine.write_text((ROOT / "algos" / "ppo.py").read_text() + "\nimport steps\n\nsteps.MINE\n")
-    flags = ["--script", mine.name, "--jobs", "2", "--heldout-pairs", "300", "--out", "here"]
+    flags = ["--script", mine.name, "--jobs", "1", "--heldout-pairs", "300", "--out", "here"]
     subprocess.run([sys.executable, "tools/value.py", str(known / "ppo"), *flags], cwd=tmp_path, check=True)
     assert len(cells(tmp_path / "here", "value")) == 3
     assert imageio.v3.imread(tmp_path / "here" / "value.png").std() > 10  # no blank page
