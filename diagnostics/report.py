@@ -349,10 +349,11 @@ def find_steps(run: Run) -> list[Finding]:
     heldout = [x["heldout"] | dict(iteration=x["iteration"]) for x in run.cells["trust_region"]]
     kls = [x | dict(mean=x["mean_kl"], interval=x["mean_kl_interval"]) for x in heldout]
     lengths = verdicts.judge_lengths(run.progress["mean_kl"], kl_bounds(run), kls)
-    if allowed := [x["max_ratio_allowed"] for x in run.cells["trust_region"] if "max_ratio_allowed" in x]:
-        most = max(heldout, key=lambda x: x["max_ratio"])  # each a mean over parts of a batch's size, so typical of one
-        text = f"typical largest ratio in a batch of held-out pairs {short(most['max_ratio'])}, at iteration"
-        text = f"{lengths.number}; {text} {most['iteration']}, where the clip is at {short(allowed[-1])}"
+    if clipped := [x for x in run.cells["trust_region"] if "max_ratio_allowed" in x]:
+        # The clip may follow a schedule. Each ratio is a mean over parts of a batch's size, so it is typical of one.
+        most = max(clipped, key=lambda x: x["heldout"]["max_ratio"] - x["max_ratio_allowed"])
+        text = f"typical largest ratio in a batch of held-out pairs {short(most['heldout']['max_ratio'])}, at iteration"
+        text = f"{lengths.number}; {text} {most['iteration']}, where the clip is at {short(most['max_ratio_allowed'])}"
         lengths = lengths._replace(number=text)
     return [lengths, verdicts.judge_gains(run.cells["landscape"]) if run.cells["landscape"] else NOT_MEASURED]
 

