@@ -1,4 +1,4 @@
-"""The papers' experiments, by name: trains what is missing, then makes its tables and figures.
+"""Runs the papers' experiments by name: trains the runs that are missing, then makes the tables and figures.
 
     ./benchmark.sh                                          lists the experiments
     ./benchmark.sh clipping --envs Hopper --seeds 3         runs one to the end; again: only what is missing
@@ -6,12 +6,14 @@
     ./benchmark.sh gradients -- --pairs 1000 10_000         what follows -- goes to the experiment's first diagnostic
     ./benchmark.sh clipping --launcher slurm --jobs 50 --slurm partition=cpu account=me
 
-The experiments, and their settings, are the tables in papers.py, which also says how to add one of your own. A run's
-folder is named by a hash of its settings, so experiments share runs.
+The experiments and their settings are the tables in papers.py, which also says how to add one of your own. A run's
+folder is named by a hash of its settings, so experiments share the runs that they have in common. Where two calls want
+the same run at the same time, one of them trains it and the other waits.
 """
 
 import contextlib
 import difflib
+import errno
 import hashlib
 import importlib
 import json
@@ -23,12 +25,13 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any, Literal, NamedTuple, NoReturn
+from typing import Annotated, Literal, NamedTuple, NoReturn
 
 import tyro
 from common import runs
@@ -42,47 +45,46 @@ from tqdm import tqdm
 @dataclass(frozen=True)
 class Args:
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = ""
-    """the experiment; without it, a list of all"""
+    """name of the experiment; without it, all of them are listed"""
     seeds: int | None = None
-    """the last of the seeds (default: the experiment's)"""
+    """last seed (default: the experiment's)"""
     first_seed: int = 1
-    """the first of them"""
+    """first seed"""
     env_version: Literal["v4", "v5"] | None = None
-    """of the environments (default: the experiment's)"""
+    """version of the environments (default: the experiment's)"""
     envs: tuple[str, ...] = ()
-    """environments, such as Hopper Walker2d (default: the experiment's); one without settings in the papers' tables,
-    such as my_module:MyEnv-v0, gets Hopper's"""
+    """environments, such as Hopper Walker2d (default: the experiment's); one that the papers' tables do not have, such
+    as my_module:MyEnv-v0, gets Hopper's settings"""
     steps: int | None = None
-    """environment steps of a run (default: the experiment's)"""
+    """environment steps per run (default: the experiment's)"""
     set: str = ""
-    """flags for every run, such as "--gamma 0.995", in the place of the tables' or besides"""
+    """flags for every run, such as "--gamma 0.995"; they replace those of the tables"""
     file: Path | None = None
     """Python file that adds experiments of your own to those of papers.py"""
     sizes: Literal["default", "paper", "small"] = "default"
     """sample sizes of the diagnostics: their defaults, the papers', or just enough to see them work"""
     jobs: int | None = None
-    """runs at once (default: one a core; with slurm: as many as the cluster starts)"""
+    """number of concurrent runs (default: one per core; with slurm: as many as the cluster starts)"""
     launcher: Literal["local", "slurm", "print", "none"] = "local"
-    """local: on this machine; slurm: as a job array, and the results as another that waits for it; print: print the
-    commands, for any other launcher; none: train nothing, make the results of what is finished"""
-    part: int | None = None
-    """with none: make only this part of the results, a diagnostic in an environment, as a task of the array does"""
-    runs_per_task: int | None = None
-    """with slurm: runs of one array task, one after the other (default: as many as take about half an hour)"""
+    """local: train on this machine; slurm: submit a job array, and the results as a job that waits for it; print: print
+    the commands, for any other launcher; none: train nothing, make the results of the finished runs"""
     slurm: tuple[str, ...] = ()
-    """with slurm: options of sbatch, KEY=VALUE, such as partition=cpu account=me time=120 (minutes, default 60)"""
+    """with slurm: options of sbatch, each KEY=VALUE, such as partition=cpu account=me time=2:00:00 (default: an hour,
+    after which a run is queued again and resumes from its newest checkpoint)"""
     out: Path | None = None
     """folder of tables, figures and logs (default: results/NAME, what differs from its defaults, version)"""
     runs_dir: Path | None = None
-    """folder of the runs, which experiments share (default: runs; of smoke: inside --out)"""
+    """folder of the runs, which experiments share (default: runs; for smoke: inside --out)"""
 
 
 def stop(message: str, status: int = 2) -> NoReturn:
+    """Ends the program with one line on standard error. The status is 2 for bad input, 1 where training or the disk
+    failed, and 130 where it was interrupted."""
     print(f"benchmark.sh: {message}", file=sys.stderr)
     raise SystemExit(status)
 
 
-# What smoke runs: just enough to see that all of it works.
+# The sizes of `smoke`: just enough to see that everything works.
 SMALL_SIZES = {
     "gradient": "--pairs 64 512 --repeats 2 --true-pairs 512 --value-pairs 512",
     "steps": "--repeats 2",
@@ -95,7 +97,7 @@ SMALL_RUNS = "--num-envs 1 --num-steps 512 --num-minibatches 4 --checkpoint-ever
 
 
 def cut_down(name: str) -> Experiment:
-    """The experiment as smoke runs it: small, and of the long ones a few agents."""
+    """Returns the cut-down experiment for `smoke`, with only a few agents of the long ones."""
     agents = EXPERIMENTS[name].agents
     if name == "ablation":
         agents = [agents[i] for i in (0, 3, -4, -1)]  # each optimization on and off, two learning rates
@@ -107,7 +109,7 @@ def cut_down(name: str) -> Experiment:
 
 
 def check_tables() -> None:
-    """Stops at a misspelt environment, agent or flag that only some environments of a table have."""
+    """Stops at a misspelt environment or agent, and at a flag that only some environments of a table set."""
     known = {"all", *IM_ENVS, *GUIDE_ENVS}
     for agent, (_, *tables) in AGENTS.items():
         for table in tables:
@@ -123,9 +125,14 @@ def check_tables() -> None:
 
 
 def parse_flags(text: str) -> dict[str, list[str]]:
-    """The words of each flag, by its name without no-: --no-tanh --gamma 0.9 is {tanh: [--no-tanh], gamma: [...]}."""
+    """Returns the words of each flag, by its name without no-: "--no-tanh --gamma 0.9" gives {tanh: [--no-tanh],
+    gamma: [--gamma, 0.9]}."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:  # a quotation mark or a backslash without its end
+        stop(f"{text}: {error}")
     flags = {}
-    for word in shlex.split(text):
+    for word in words:
         if word.startswith("--"):
             flags[name := word.removeprefix("--").removeprefix("no-")] = []
         elif not flags:
@@ -147,47 +154,47 @@ class Run(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What its script knows of a run."""
+    """Holds what the algorithm's script and the run folder say about a run."""
 
     run: Run
-    name: str  # that the script would give its folder: every flag, often too long for a file system
-    folder: Path  # named by a hash of the settings
-    steps: int  # that it will have made in the end
-    reached: int  # by its newest checkpoint
-    setting: str  # as diagnostics spell it
+    name: str  # the script's own name for the folder; it has every flag and can be too long for a file system
+    folder: Path  # named by a hash of the settings instead
+    steps: int  # environment steps at its end
+    reached: int  # environment steps at its newest checkpoint
+    setting: str  # the setting, as --labels of the diagnostics spells it
 
     @property
     def finished(self) -> bool:
         return self.reached >= self.steps
 
-    def command(self, code: Path) -> list[str]:
-        script = str(code / "algos" / f"{self.run.algo}.py")
-        return [sys.executable, script, *self.run.flags, "--run-name", self.folder.name]
+    @property
+    def command(self) -> str:
+        script = str(ROOT / "algos" / f"{self.run.algo}.py")
+        return shlex.join([sys.executable, script, *self.run.flags, "--run-name", self.folder.name])
 
 
 def make_runs(args: Args, experiment: Experiment) -> list[Run]:
-    """The runs of an experiment. First seed 1 of all, since a setting's first run compiles for those that follow."""
+    """Returns the runs of an experiment. Seed 1 of every agent comes first, because the first run of a setting compiles
+    for all others."""
     made = {}
     for seed in range(args.first_seed, (args.seeds or experiment.seeds) + 1):
         for env in dict.fromkeys(args.envs or experiment.envs):
             for agent in experiment.agents:
                 algo, *tables = AGENTS[agent]
                 rows = [row for table in tables for row in (table.get("all"), settings_for(env, table)) if row]
-                small = [SMALL_RUNS] if args.sizes == "small" else []
                 flags = {}
-                for row in [*rows, *small, args.set]:
+                for row in [*rows, SMALL_RUNS * (args.sizes == "small"), args.set]:
                     flags |= parse_flags(row)  # a later setting of a flag replaces an earlier one
-                words = sum(flags.values(), [])
                 env_id = id_of(env, args.env_version or experiment.version)
                 first = f"--env-id {env_id} --seed {seed} --total-timesteps {args.steps or experiment.steps}".split()
                 last = [] if args.runs_dir is None else ["--runs-dir", str(args.runs_dir)]
-                run = Run(agent, env_id, algo, (*first, *words, *last))
+                run = Run(agent, env_id, algo, (*first, *sum(flags.values(), []), *last))
                 made.setdefault((algo, run.flags), run)
     return list(made.values())
 
 
 def name_of(env: str) -> str:
-    """An environment as the tables call it, without the version that may have been given with it."""
+    """Returns the name by which the tables know an environment: Hopper-v4 is Hopper."""
     return re.sub(r"-v\d+$", "", env)
 
 
@@ -200,51 +207,49 @@ def settings_for(env: str, table: dict[str, str]) -> str | None:
 
 
 def check_envs(args: Args, experiment: Experiment) -> None:
-    """Stops at an environment that does not exist, and says whose settings one without its own gets."""
+    """Stops at an environment that does not exist, and says which one gets Hopper's settings for lack of its own."""
+    import gymnasium  # takes half a second
+
     tables = [table for agent in experiment.agents for table in AGENTS[agent][1:]]
     for env in args.envs or experiment.envs:
-        if name_of(env) not in {*IM_ENVS, *GUIDE_ENVS}:
-            check_exists(env, id_of(env, args.env_version or experiment.version))
+        module, _, name = id_of(env, args.env_version or experiment.version).rpartition(":")
+        try:
+            importlib.import_module(module or "gymnasium")
+            gymnasium.spec(name)
+        except (gymnasium.error.Error, ImportError) as error:
+            stop(f"--envs {env}: {' '.join(str(error).split())}")
         if not all(name_of(env) in table or table.keys() == {"all"} for table in tables):
             print(f"benchmark.sh: note: no settings for {env} in the papers' tables; it gets Hopper's", file=sys.stderr)
 
 
-def check_exists(env: str, env_id: str) -> None:
-    import gymnasium  # takes half a second
-
-    sys.path.append(os.getcwd())
-    module, _, name = env_id.rpartition(":")
-    try:
-        if module:
-            importlib.import_module(module)
-        gymnasium.spec(name)
-    except (gymnasium.error.Error, ImportError) as error:
-        stop(f"--envs {env}: {' '.join(str(error).split())}")
+def make_plans(args: Args, experiments: dict[str, Experiment]) -> tuple[dict[str, list[Plan]], list[Plan]]:
+    """Returns the runs of each experiment, and those of all, each once."""
+    plans = {name: [make_plan(run) for run in make_runs(args, x)] for name, x in experiments.items()}
+    return plans, list({plan.folder: plan for x in plans.values() for plan in x}.values())
 
 
-def make_plans(wanted: list[Run]) -> list[Plan]:
-    """Asks the scripts what the runs are called and how long they are, the folders how far they have come."""
+def make_plan(run: Run) -> Plan:
+    """Asks the script for the run's name and length, and the run folder for its progress. Stops at flags that the
+    script refuses."""
     import torch  # takes seconds, which a list of the experiments need not wait for
 
-    plans = []
-    for run in wanted:
-        script = load_script(run.algo)
-        args = tyro.cli(script.Args, args=run.flags, prog=f"benchmark.sh: {run.algo}.py")
-        if not script.planned_steps(args):
-            stop(f"--steps {args.total_timesteps}: less than one iteration of {run.algo}.py")
-        # Experiments share the runs that they have in common, so the name is that of the settings, whatever the flags.
-        text = json.dumps({k: v for k, v in vars(args).items() if k not in script.NOT_OF_THE_RUN}, sort_keys=True)
-        digest = hashlib.sha256(text.encode()).hexdigest()[:12]
-        short = f"{args.env_id}__{run.algo}__{digest}__seed{args.seed}".replace("/", "-").replace(":", "-")
-        name, folder = script.run_folder(args).name, Path(args.runs_dir) / short
-        reached = 0
-        for newest in sorted(folder.glob("checkpoints/iter_*.pt"))[-1:]:
-            with contextlib.suppress(Exception):  # damaged: the run will say so
-                reached = torch.load(newest, weights_only=True)["global_step"]
-        others = {"env_id", "seed", "checkpoint_every", *script.NOT_OF_THE_RUN}
-        setting = " ".join([run.algo, *(runs.flag(k, x) for k, x in vars(args).items() if k not in others)])
-        plans.append(Plan(run, name, folder, script.planned_steps(args), reached, setting))
-    return plans
+    script = load_script(run.algo)
+    args = tyro.cli(script.Args, args=run.flags, prog=f"benchmark.sh: {run.algo}.py")
+    if hasattr(script, "check_arguments"):
+        script.check_arguments(args)
+    if not script.planned_steps(args):
+        stop(f"--steps {args.total_timesteps}: less than one iteration of {run.algo}.py")
+    # The hash is of the settings, so two experiments that spell the same settings differently share the run.
+    text = json.dumps({k: v for k, v in vars(args).items() if k not in script.NOT_OF_THE_RUN}, sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    short = f"{args.env_id}__{run.algo}__{digest}__seed{args.seed}".replace("/", "-").replace(":", "-")
+    folder, reached = Path(args.runs_dir) / short, 0
+    for newest in sorted(folder.glob("checkpoints/iter_*.pt"))[-1:]:
+        with contextlib.suppress(Exception):  # the script itself will say that its checkpoint is damaged
+            reached = torch.load(newest, weights_only=True)["global_step"]
+    others = {"env_id", "seed", "checkpoint_every", *script.NOT_OF_THE_RUN}
+    setting = " ".join([run.algo, *(runs.flag(k, x) for k, x in vars(args).items() if k not in others)])
+    return Plan(run, script.run_folder(args).name, folder, script.planned_steps(args), reached, setting)
 
 
 def load_script(algo: str) -> ModuleType:
@@ -256,275 +261,213 @@ def load_script(algo: str) -> ModuleType:
 
 
 def in_use(folder: Path) -> bool:
-    """Whether another process trains the run now."""
+    """Returns whether another process is training the run."""
     try:
         with FileLock(folder / ".lock", timeout=0, fallback_to_soft=False):
             return False
     except Timeout:
         return True
-    except OSError:  # no such folder yet
+    except OSError:  # there is no such folder yet
         return False
 
 
 # Launchers -----------------------------------------------------------------------------------------------------------
 
 ONE_CORE = dict(OMP_NUM_THREADS="1", TORCHINDUCTOR_COMPILE_THREADS="1")
-ELSEWHERE = "running elsewhere; waiting for it"
-HALF_AN_HOUR = 1800 * 4000  # environment steps; a core makes 5,500 a second on Hopper, 2,500 on Humanoid
-
-
-class Work(NamedTuple):
-    """A command, where its output goes, and the run folder that it trains, if any."""
-
-    command: tuple[str, ...]
-    log: Path
-    folder: Path | None = None
-
-
-def say(log: Path, text: str) -> None:
-    with open(log, "a") as file:
-        print(time.strftime("--- %Y-%m-%d %H:%M:%S"), text, file=file)
-
-
-def begin(work: Work) -> subprocess.Popen:
-    say(work.log, shlex.join(work.command))
-    with open(work.log, "a") as log:
-        return subprocess.Popen(work.command, stdout=log, stderr=log, env=os.environ | ONE_CORE)
-
-
-def carry_out(works: list[Work], jobs: int) -> Iterator[tuple[list[Work], list[Work], dict[Work, int]]]:
-    """Does the works, so many at once, first those that no other process does already. Several times a second, yields
-    what is running, what runs elsewhere, and the exit status of what has ended. Leaves nothing running."""
-    waiting, running, ended = list(works), {}, {}
-    try:
-        while waiting or running:
-            elsewhere = []
-            while len(running) < jobs and len(elsewhere) < len(waiting):
-                work = waiting.pop(0)
-                if work.folder and in_use(work.folder):
-                    if ELSEWHERE not in last_line(work.log):
-                        say(work.log, ELSEWHERE)
-                    waiting.append(work)
-                    elsewhere.append(work)
-                else:
-                    running[work] = begin(work)
-            for work in [work for work, process in running.items() if process.poll() is not None]:
-                status = running.pop(work).returncode
-                if status and "is in use by another process" in last_line(work.log):  # which was faster
-                    waiting.append(work)
-                else:
-                    say(work.log, f"ended with status {status}")
-                    ended[work] = status
-            yield list(running), elsewhere, ended
-            time.sleep(0.2)
-    finally:
-        for process in running.values():
-            process.terminate()
-        for process in running.values():
-            process.wait()
-
-
-def keep_code(out: Path) -> Path:
-    """Copies the scripts, so that an edit in the meantime does not mix versions. The folder of the copies."""
-    code, ignored = out / "code", shutil.ignore_patterns("__pycache__")
-    try:
-        for name in ("algos", "diagnostics") if ROOT != code.resolve() else ():
-            shutil.copytree(ROOT / name, code / name, dirs_exist_ok=True, ignore=ignored)
-    except (OSError, shutil.Error) as error:
-        stop(f"cannot copy the scripts to {code}: {getattr(error, 'strerror', None) or error}", 1)
-    return code.resolve()
 
 
 def log_of(out: Path, plan: Plan) -> Path:
-    return (out / "logs" / f"{plan.folder.name}.log").resolve()
-
-
-def work_of(out: Path, code: Path, plan: Plan) -> Work:
-    return Work(tuple(plan.command(code)), log_of(out, plan), plan.folder)
+    return out / "logs" / f"{plan.folder.name}.log"
 
 
 def launch_local(out: Path, jobs: int, missing: list[Plan]) -> None:
-    """Keeps so many of the missing going, and says how far they are."""
-    code, terminal = keep_code(out), sys.stderr.isatty()
-    plan_of = {work_of(out, code, plan): plan for plan in missing}
-    begun, shown = time.monotonic(), -30.0
-    with contextlib.closing(carry_out(list(plan_of), jobs)) as states:  # or an interruption would leave runs behind
-        for running, elsewhere, ended in states:
-            over = len(ended) == len(plan_of)
-            if time.monotonic() - shown >= (1 if terminal else 30) or over:
-                shown = time.monotonic()
-                text = "\r\033[K" * terminal + progress_text(plan_of, running, elsewhere, ended, shown - begun)
-                print(text, end="" if terminal and not over else "\n", file=sys.stderr, flush=True)
+    """Trains the missing runs, `jobs` at a time, and shows the progress. An interruption ends the running ones."""
+    running, ended, over = {}, {}, threading.Event()  # the process of each run, and the exit status of each
+
+    def train(plan: Plan) -> None:
+        while not over.is_set():
+            if in_use(plan.folder):  # another process trains it; what that leaves undone is trained here
+                time.sleep(1)
+                continue
+            with open(log_of(out, plan), "a", buffering=1) as log:
+                print(time.strftime("--- %Y-%m-%d %H:%M:%S"), plan.command, file=log)
+                process = subprocess.Popen(shlex.split(plan.command), stdout=log, stderr=log, env=os.environ | ONE_CORE)
+                running[plan] = process
+                if over.is_set():  # the interruption came too early to end this process
+                    process.terminate()
+                status = process.wait()
+                del running[plan]
+                if status == 0 or not in_use(plan.folder):  # else another process began just before this one
+                    print("--- ended with status", status, file=log)
+                    ended[plan] = status
+                    return
+
+    interval = 1 if sys.stderr.isatty() else 30
+    with tqdm(unit=" steps", unit_scale=True, smoothing=0) as bar, ThreadPoolExecutor(jobs) as threads:
+        try:
+            tasks = [threads.submit(train, plan) for plan in missing]
+            while tasks:
+                done, tasks = wait(tasks, timeout=interval)
+                show(bar, missing, dict(running), dict(ended))
+                for task in done:
+                    task.result()  # raises what the task raised, such as that the disk is full
+        finally:
+            over.set()
+            for process in list(running.values()):
+                process.terminate()
 
 
-def progress_text(
-    plan_of: dict[Work, Plan], running: list[Work], elsewhere: list[Work], ended: dict[Work, int], seconds: float
-) -> str:
-    """Counts and the time left."""
-    failed = sum(map(bool, ended.values()))
-    trained = sum(plan_of[x].steps - plan_of[x].reached for x, status in ended.items() if not status)
-    under_way = sum(max(0, steps_of(plan_of[x].folder) - plan_of[x].reached) for x in running)
-    left = sum(plan.steps - plan.reached for work, plan in plan_of.items() if work not in ended) - under_way
-    speed = (trained + under_way) / seconds
-    text = f"{len(ended) - failed} of {len(plan_of)} done, {len(running)} running, "
-    text += f"{len(elsewhere)} running elsewhere, " * bool(elsewhere)
-    return text + f"{failed} failed, {tqdm.format_interval(left / speed) if speed else '?'} left"
-
-
-def last_line(path: Path) -> str:
-    lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
-    return lines[-1] if lines else ""
+def show(bar: tqdm, missing: list[Plan], running: dict[Plan, subprocess.Popen], ended: dict[Plan, int]) -> None:
+    """Shows the steps that have been made, the time left for the others, and how many runs have ended."""
+    good = [plan for plan, status in ended.items() if status == 0]
+    bar.n = sum(max(0, steps_of(plan.folder) - plan.reached) for plan in [*good, *running])
+    bar.total = sum(plan.steps - plan.reached for plan in missing if not ended.get(plan))
+    counts = f"{len(running)} running, {len(missing) - len(running) - len(ended)} waiting"
+    bar.set_postfix_str(f"{len(good)} of {len(missing)} done, {counts}, {len(ended) - len(good)} failed")
 
 
 def steps_of(folder: Path) -> int:
-    """Environment steps in the last row of progress.csv; 0 where there is none yet."""
-    step = (last_line(folder / "progress.csv").split(",") + [""])[1]
-    return int(step) if step.isdecimal() else 0
+    """Returns the environment steps in the last whole row of progress.csv, or 0 where there is none yet."""
+    with contextlib.suppress(OSError):
+        rows = re.findall(r"^\d+,(\d+),.*\n", (folder / "progress.csv").read_text(), re.MULTILINE)
+        return int(rows[-1]) if rows else 0
+    return 0
 
 
 # Slurm ---------------------------------------------------------------------------------------------------------------
 
+# Each task of the array runs the command on its line below; where there are more lines than tasks, it takes several.
+# Shortly before the time limit, Slurm sends USR1. The task then has itself queued again, a hundred times at most, and
+# its run resumes from the newest checkpoint. A run that fails gets a second try as soon as no other process trains it,
+# since it fails where another trains it already.
+JOB = r"""#!/bin/bash
+%(options)s
+#SBATCH --requeue
+again() {
+    ((SLURM_RESTART_COUNT < 100)) && scontrol requeue "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"
+    wait # for Slurm, which now ends this job
+}
+train() {
+    local log=$1 lock=$2/.lock
+    shift 2
+    { "$@" || { flock "$lock" true; "$@"; }; } >>"$log" 2>&1 && return
+    echo "--- ended with status $?" >>"$log"
+    false
+}
+trap again USR1
+export -f train
+export %(one_core)s
+sed -n "$SLURM_ARRAY_TASK_ID~${SLURM_ARRAY_TASK_COUNT}p" <<'COMMANDS' | xargs -d '\n' -n 1 bash -c &
+%(commands)s
+COMMANDS
+wait $!
+"""
 
-class Task:
-    """What a task of a job array does: pieces of work, one after the other; one that fails stops no other."""
 
-    def __call__(self, *works: Work) -> None:
-        known = 0
-        for *_, ended in carry_out(list(works), 1):
-            statuses, known = list(ended.values())[known:], len(ended)
-            if {-signal.SIGTERM, -signal.SIGUSR2, 130}.intersection(statuses):
-                time.sleep(120)  # the scheduler's signal, meant for all of this job, which goes on later
-        if failed := sum(map(bool, ended.values())):
-            raise RuntimeError(f"{failed} of {len(works)} failed")
-
-    def checkpoint(self, *works: Work) -> Any:
-        """What is queued again when the time limit comes or another job takes the place: the same, since what is
-        finished ends at once and a run goes on from its newest checkpoint."""
-        from submitit.helpers import DelayedSubmission
-
-        return DelayedSubmission(self, *works)
-
-
-def launch_slurm(args: Args, argv: list[str], out: Path, missing: list[Plan], parts: int) -> None:
-    """The missing as a job array, the parts of the results as one that waits for it."""
+def launch_slurm(args: Args, out: Path, missing: list[Plan]) -> None:
+    """Submits the missing runs as a job array and the results as a dependent job. That one waits for the end of all
+    runs and not for their success (afterany, not afterok), so that a failed run costs its own row and not the table."""
     with contextlib.suppress(OSError):
-        earlier = (out / "slurm.job").read_text().strip()
-        if slurm_says("squeue", "-h", "-j", earlier):
+        earlier = (out / "slurm.job").read_text()
+        if ask("squeue", "--noheader", "--jobs", earlier):
             stop(f"job {earlier} still trains; wait for it or scancel it")
-    code, array = keep_code(out), None
+    after = {}
     if missing:
-        # Together in a task: runs of one setting, so that it compiles once for all.
-        ordered = sorted(missing, key=lambda plan: (plan.run.env_id, plan.run.agent))
-        size = args.runs_per_task or max(1, round(HALF_AN_HOUR / max(plan.steps for plan in missing)))
-        limit = re.search(r"MaxArraySize *= *(\d+)", slurm_says("scontrol", "show", "config"))
-        size = max(size, -(-len(missing) // (int(limit[1]) - 1 if limit else 1000)))
-        tasks = [[work_of(out, code, x) for x in ordered[i : i + size]] for i in range(0, len(ordered), size)]
-        array = submit(
-            args, out, args.name, tasks, cpus_per_task=1, mem="2G", array_parallelism=args.jobs or len(tasks)
-        )
-        (out / "slurm.job").write_text(array)
-        print(f"job {array}: {len(missing)} runs in {len(tasks)} tasks")
-    where = [f"--partition={x.partition('=')[2]}" for x in args.slurm if x.startswith("partition=")]
-    cores = min(8, max(map(int, slurm_says("sinfo", "-h", "-o", "%c", *where).replace("+", "").split()), default=1))
-    end = argv.index("--") if "--" in argv else len(argv)
-    first = [sys.executable, str(code / "diagnostics" / "experiments.py"), *argv[:end], "--launcher", "none"]
-    logs, tasks = (out / "logs").resolve(), []
-    for part in range(parts):
-        command = *first, "--jobs", str(cores), "--part", str(part), *argv[end:]
-        tasks.append([Work(command, logs / f"results-{part}.log")])
-    memory = 4 + cores if args.sizes != "paper" else 16  # GB; a worker takes about one
-    after = dict(dependency=f"afterany:{array}") if array else {}
-    job = submit(args, out, f"{args.name}-results", tasks, cpus_per_task=cores, mem=f"{memory}G", **after)
-    print(f"job {job}: the results{', when they have ended' if array else ''}; what it says: {logs}/results-*.log")
+        commands = [f"train {shlex.join([str(log_of(out, x)), str(x.folder)])} {x.command}" for x in missing]
+        tasks = f"1-{min(len(missing), 1000)}{f'%{args.jobs}' if args.jobs else ''}"  # 1000: Slurm's default limit
+        job = submit(args, out, args.name, commands, {"array": tasks, "cpus-per-task": 1, "mem": "2G"})
+        (out / "slurm.job").write_text(job)
+        after = {"dependency": f"afterany:{job}"}
+        print(f"job {job}: {len(missing)} runs")
+    where = [f"--{x}" for x in args.slurm if x.startswith("partition=")]
+    found = re.findall(r"\d+", ask("sinfo", "--noheader", "--format=%c", *where))
+    cores = min(8, max(map(int, found), default=1))  # a job that asks for more than a node has would never begin
+    memory = 16 if args.sizes == "paper" else 4 + cores  # a worker takes about 1 GB
+    end = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
+    words = [sys.executable, __file__, *sys.argv[1:end], "--launcher", "none", "--jobs", str(cores), *sys.argv[end:]]
+    log = out / "logs" / "results.log"
+    command = f"{shlex.join(words)} >>{shlex.quote(str(log))} 2>&1"
+    options = {"array": 1, "cpus-per-task": cores, "mem": f"{memory}G"} | after
+    job = submit(args, out, f"{args.name}-results", [command], options)
+    print(f"job {job}: the results{', when all have ended' if after else ''}; what it says: {log}")
 
 
-def submit(args: Args, out: Path, name: str, tasks: list[list[Work]], **parameters: Any) -> str:
-    """A job array, whose tasks are queued again after preemption and, up to a hundred times, at the time limit; its
-    number."""
-    given = {}
-    for option in args.slurm:
-        key, equals, value = option.partition("=")
-        if not (key and equals):
-            stop(f"--slurm {option}: write KEY=VALUE")
-        if key == "time" and not value.isdecimal():
-            stop(f"--slurm {option}: give the minutes, from which the time to go on later is reckoned")
-        given[key.replace("-", "_")] = int(value) if value.isdecimal() else value
-    import submitit  # which only Slurm needs
-
-    executor = submitit.SlurmExecutor(out / "submitit", max_num_timeout=100)
-    known = {key: x for key, x in given.items() if key in executor._valid_parameters()}
-    others = {key.replace("_", "-"): x for key, x in given.items() if key not in known}
-    executor.update_parameters(job_name=name, time=60, signal_delay_s=30, stderr_to_stdout=True, **parameters)
-    executor.update_parameters(**known, additional_parameters=dict(requeue=True) | others)
-    try:
-        with executor.batch():
-            jobs = [executor.submit(Task(), *works) for works in tasks]
-    except (submitit.core.utils.FailedJobError, subprocess.CalledProcessError, ValueError) as error:
-        stop(f"Slurm refused: {' '.join(str(error).split())}")
-    return jobs[0].job_id.partition("_")[0]
+def submit(args: Args, out: Path, name: str, commands: list[str], options: dict[str, str | int]) -> str:
+    """Submits the commands as a job array and returns the job's number. The user's options replace ours."""
+    output = f"{out}/logs/".replace("%", "%%") + "%x-%a.log"
+    options |= {"job-name": name, "time": 60, "signal": "B:USR1@30", "output": output, "open-mode": "append"}
+    options |= {key.replace("_", "-"): x for key, x in (option.split("=", 1) for option in args.slurm)}
+    lines = [f"#SBATCH --{key}={shlex.quote(str(x))}" for key, x in options.items()]
+    cores = " ".join(f"{key}={x}" for key, x in ONE_CORE.items())
+    script = JOB % dict(options="\n".join(lines), one_core=cores, commands="\n".join(commands))
+    done = subprocess.run(["sbatch", "--parsable"], input=script, capture_output=True, text=True)
+    if done.returncode:
+        stop(f"Slurm refused: {' '.join(done.stderr.split())}")
+    return done.stdout.strip().partition(";")[0]  # the name of the cluster may follow
 
 
-def slurm_says(*command: str) -> str:
+def ask(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True).stdout
 
 
 # Results -------------------------------------------------------------------------------------------------------------
 
 
-class Part(NamedTuple):
-    """A diagnostic that makes results of an experiment, in one environment or, with rewards, in all."""
-
-    experiment: str
-    call: str  # the diagnostic and its options
-    env_id: str | None
-    passed_on: list[str]  # more options
-
-
-def parts_of(name: str, experiment: Experiment, made: list[Run], passed_on: list[str]) -> list[Part]:
-    parts, env_ids = [], list(dict.fromkeys(run.env_id for run in made))
-    for i, call in enumerate(experiment.results):
-        for env_id in [None] if call.split()[0] == "rewards" else env_ids:
-            parts.append(Part(name, call, env_id, passed_on if i == 0 else []))
-    return parts
-
-
-def make_part(args: Args, part: Part, plans: list[Plan], out: Path) -> int:
-    """Calls the diagnostic on the runs of its experiment; 0 if it has what it needs."""
-    diagnostic, *options = shlex.split(part.call)
+def split_call(args: Args, call: str, passed_on: list[str]) -> tuple[str, list[str]]:
+    """Returns the name of a diagnostic and its options: the experiment's, those of --sizes, and the user's."""
+    diagnostic, *options = shlex.split(call)
     sizes = dict(paper=PAPER_SIZES, small=SMALL_SIZES).get(args.sizes, {})
-    options += shlex.split(sizes.get(diagnostic, "")) + part.passed_on
-    if diagnostic == "rewards":
-        here, jobs = [plan for plan in plans if (plan.folder / "config.json").is_file()], None
-    else:
-        here = [plan for plan in plans if plan.run.env_id == part.env_id and plan.finished]
-        jobs = 1 if args.sizes == "small" else args.jobs  # workers would take longer to start than to work
-        out = out / part.env_id.replace(":", ".")
+    return diagnostic, [*options, *shlex.split(sizes.get(diagnostic, "")), *passed_on]
+
+
+def check_passed_on(args: Args, experiment: Experiment, passed_on: list[str]) -> None:
+    """Lets the first diagnostic read what follows "--", so that it is refused before any run is trained."""
+    diagnostic, options = split_call(args, experiment.results[0], passed_on)
+    script, command = importlib.import_module(diagnostic), [*options, "--", "RUN"]
+    read = tyro.cli(script.Args, args=command, prog=f"benchmark.sh: {diagnostic}.py")
+    runs.check_options(read)
+    if read.runs != (Path("RUN"),):
+        stop(f"-- {shlex.join(passed_on)}: options only; {diagnostic}.py gets the experiment's runs")
+
+
+def make_results(args: Args, experiment: Experiment, plans: list[Plan], passed_on: list[str], out: Path) -> int:
+    """Calls the experiment's diagnostics: rewards on all runs, the others on the runs of each environment. Returns 0 if
+    all succeed, else 1."""
+    status, env_ids = 0, dict.fromkeys(plan.run.env_id for plan in plans)
+    for i, call in enumerate(experiment.results):
+        diagnostic, options = split_call(args, call, passed_on if i == 0 else [])
+        if diagnostic == "rewards":
+            here = [plan for plan in plans if (plan.folder / "config.json").is_file()]
+            status |= measure(diagnostic, options, here, out)
+            continue
+        jobs = 1 if args.sizes == "small" else args.jobs  # so little work ends before a worker has started
+        options += ["--jobs", str(jobs)] if jobs else []
+        for env_id in env_ids:
+            here = [plan for plan in plans if plan.run.env_id == env_id and plan.finished]
+            status |= measure(diagnostic, options, here, out / env_id.replace(":", "."))
+    return status
+
+
+def measure(diagnostic: str, options: list[str], here: list[Plan], out: Path) -> int:
+    """Calls a diagnostic on the runs. Returns 0 if it succeeds, 1 if it fails or there are no runs."""
     if not here:
         return 1
-    labels = [] if "--best-of" in options else list(dict.fromkeys(f"{x.run.agent}={x.setting}" for x in here))
-    options += ["--labels", *labels] if labels else []
-    options += ["--jobs", str(jobs)] if jobs else []
+    if "--best-of" not in options:
+        options = [*options, "--labels", *dict.fromkeys(f"{x.run.agent}={x.setting}" for x in here)]
     folders = [str(plan.folder) for plan in here]
-    if diagnostic == "rewards":  # which takes thousands, too many for a command line
+    if diagnostic == "rewards":  # which may get thousands of runs, too many for a command line
         out.mkdir(parents=True, exist_ok=True)
         (out / "runs.txt").write_text("\n".join(folders) + "\n")
         options, folders = [*options, "--folders", str(out / "runs.txt")], []
-    command = [
-        sys.executable,
-        str(ROOT / "diagnostics" / f"{diagnostic}.py"),
-        *options,
-        "--out",
-        str(out),
-        "--",
-        *folders,
-    ]
-    return int(subprocess.run(command, env=os.environ | ONE_CORE).returncode != 0)
+    command = [sys.executable, str(ROOT / "diagnostics" / f"{diagnostic}.py"), *options, "--out", str(out)]
+    return int(subprocess.run([*command, "--", *folders], env=os.environ | ONE_CORE).returncode != 0)
 
 
 def report(plans: list[Plan], out: Path) -> None:
-    """What is not finished, in counts, and how the logs of what failed end."""
+    """Prints how many runs are unfinished and the last line of each failed log."""
     missing = [plan for plan in plans if not plan.finished]
-    print(f"benchmark.sh: {len(missing)} of {len(plans)} runs are not finished; again tries them:", file=sys.stderr)
+    text = f"{len(missing)} of {len(plans)} runs are not finished; the same command tries them again:"
+    print(f"benchmark.sh: {text}", file=sys.stderr)
     groups = [(plan.run.env_id, plan.run.agent) for plan in plans]
     for group in dict.fromkeys((plan.run.env_id, plan.run.agent) for plan in missing):
         count = sum((plan.run.env_id, plan.run.agent) == group for plan in missing)
@@ -553,7 +496,7 @@ def list_experiments() -> None:
 
 
 def default_out(args: Args, experiment: Experiment, passed_on: list[str]) -> Path:
-    """results/NAME, what differs from the experiment's defaults, version: a trial must not overwrite the real table."""
+    """Returns results/NAME and what differs from the experiment's defaults. So a trial does not overwrite the table."""
     changed = [env.replace(":", ".") for env in args.envs]
     changed += [f"from={args.first_seed}"] if args.first_seed > 1 else []
     changed += [f"seeds={args.seeds}"] if args.seeds and args.seeds != experiment.seeds else []
@@ -568,35 +511,34 @@ def default_out(args: Args, experiment: Experiment, passed_on: list[str]) -> Pat
 
 
 def read_arguments(argv: list[str]) -> tuple[Args, list[str]]:
-    """The arguments, and what follows "--"."""
+    """Returns the arguments and the words that follow "--"."""
     end = argv.index("--") if "--" in argv else len(argv)
     words = argv[:end]
     for i, word in reversed(list(enumerate(words[:-1]))):
         if word == "--set":  # its value begins with dashes
             words[i : i + 2] = [f"--set={words[i + 1]}"]
     args = tyro.cli(Args, args=words, prog="benchmark.sh", description=__doc__)
-    for name in ("seeds", "first_seed", "steps", "jobs", "runs_per_task"):
+    for name in ("seeds", "first_seed", "steps", "jobs"):
         if (number := getattr(args, name)) is not None and number < 1:
             stop(f"--{name.replace('_', '-')} {number}: must be greater than 0")
     if args.seeds and args.first_seed > args.seeds:
         stop(f"--first-seed {args.first_seed}: greater than the last, {args.seeds}")
+    for option in args.slurm:
+        if not re.match("[a-z]+[-_a-z]*=.", option):
+            stop(f"--slurm {option}: write KEY=VALUE")
     return args, argv[end + 1 :]
 
 
-def read_file(path: Path) -> None:
-    try:
-        runpy.run_path(str(path))
-    except (Exception, SystemExit) as error:
-        stop(f"--file {path}: {type(error).__name__}: {error}")
-
-
-OF_ONE_RUN = "run-name runs-dir seed env-id total-timesteps overwrite".split()  # which --set cannot give to every run
+OF_ONE_RUN = "run-name runs-dir seed env-id total-timesteps overwrite".split()  # flags that --set must not give to all
 
 
 def main() -> None:
     args, passed_on = read_arguments(sys.argv[1:])
     if args.file:
-        read_file(args.file)
+        try:
+            runpy.run_path(str(args.file))
+        except (Exception, SystemExit) as error:
+            stop(f"--file {args.file}: {type(error).__name__}: {error}")
     check_tables()
     if not args.name:
         if len(sys.argv) > 1 and not args.file:
@@ -608,56 +550,55 @@ def main() -> None:
         stop(f"unknown experiment {args.name}; {f'perhaps {nearest[0]}; ' if nearest else ''}./benchmark.sh lists them")
     if unfit := parse_flags(args.set).keys() & set(OF_ONE_RUN):
         stop(f"--set: --{min(unfit)} cannot be the same for every run; --help lists the options of an experiment")
-    names = list(EXPERIMENTS) if args.name == "smoke" else [args.name]
-    experiments = {name: cut_down(name) if args.name == "smoke" else EXPERIMENTS[name] for name in names}
-    out = args.out or default_out(args, experiments[names[-1]], passed_on)
-    if args.name == "smoke":
+    smoke = args.name == "smoke"
+    experiments = {name: cut_down(name) for name in EXPERIMENTS} if smoke else {args.name: EXPERIMENTS[args.name]}
+    out = args.out or default_out(args, [*experiments.values()][-1], passed_on)
+    if smoke:
         args = replace(args, sizes="small", runs_dir=args.runs_dir or out / "runs")
     for experiment in experiments.values():
         check_envs(args, experiment)
-    made = {name: make_runs(args, experiment) for name, experiment in experiments.items()}
-    parts = [part for name, x in experiments.items() for part in parts_of(name, x, made[name], passed_on)]
-    unique = list({(run.algo, run.flags): run for x in made.values() for run in x}.values())
+        if passed_on:
+            check_passed_on(args, experiment, passed_on)
+    plans, unique = make_plans(args, experiments)  # stops at a bad flag before anything is written
     if args.launcher == "print":
-        print(*(shlex.join(plan.command(ROOT)) for plan in make_plans(unique)), sep="\n")
+        print(*(plan.command for plan in unique), sep="\n")
         return
     if args.launcher == "slurm" and not shutil.which("sbatch"):
         stop("no Slurm on this machine: there is no sbatch")
-    plans = make_plans(unique)  # which refuses flags, before anything is written
     try:
         (out / "logs").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         stop(f"--out {out}: {error.strerror}")
 
-    missing = [plan for plan in plans if not plan.finished]
-    print(f"{args.name}: {len(plans)} runs, {len(plans) - len(missing)} of them finished", file=sys.stderr)
+    missing = [plan for plan in unique if not plan.finished]
+    print(f"{args.name}: {len(unique)} runs, {len(unique) - len(missing)} of them finished", file=sys.stderr)
     if args.launcher == "slurm":
-        launch_slurm(args, sys.argv[1:], out, missing, len(parts))
+        launch_slurm(args, out, missing)
         return
     if args.launcher == "local" and missing:
         launch_local(out, args.jobs or runs.count_cores(), missing)
-        plans = make_plans(unique)
-    if args.part is not None and args.part not in range(len(parts)):
-        stop(f"--part {args.part}: there are {len(parts)}, from 0 on")
-    status, plan_of = 0, {(plan.run.algo, plan.run.flags): plan for plan in plans}
-    for part in parts if args.part is None else [parts[args.part]]:
-        of_experiment = [plan_of[run.algo, run.flags]._replace(run=run) for run in made[part.experiment]]
-        status |= make_part(args, part, of_experiment, out / part.experiment if args.name == "smoke" else out)
-    if not all(plan.finished for plan in plans):
-        report(plans, out)
+        plans, unique = make_plans(args, experiments)
+    status = 0
+    for name, experiment in experiments.items():
+        status |= make_results(args, experiment, plans[name], passed_on, out / name if smoke else out)
+    if not all(plan.finished for plan in unique):
+        report(unique, out)
         status = 1
     raise SystemExit(status)
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background of a script it would be ignored
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # in the background of a script SIGINT would be ignored
+        if hasattr(signal, name) and (name != "SIGHUP" or signal.getsignal(signal.SIGHUP) != signal.SIG_IGN):  # nohup
+            signal.signal(getattr(signal, name), signal.default_int_handler)
     if hasattr(signal, "SIGPIPE"):  # not on Windows
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # | head
-    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as under nohup
-        signal.signal(signal.SIGHUP, signal.default_int_handler)
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # so that | head is no error
+    sys.path.append(os.getcwd())  # where --envs my_module:MyEnv-v0 looks for my_module.py
     try:
         main()
     except KeyboardInterrupt:
-        print(file=sys.stderr, end="\n" * sys.stderr.isatty())  # below the line of progress
-        stop("interrupted; the same command goes on from the newest checkpoints", 130)
+        stop("interrupted; the same command resumes from the newest checkpoints", 130)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        stop(f"{error.strerror}: where there is room, the same command resumes from the newest checkpoints", 1)
