@@ -11,6 +11,7 @@ import re
 import shlex
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import fields, replace
 from itertools import product
@@ -109,7 +110,7 @@ def refusal(capsys, *arguments):
     with pytest.raises(SystemExit) as refused:
         lines_of(*arguments)
     [line] = capsys.readouterr().err.splitlines()
-    assert refused.value.code == 2 and line.startswith("benchmark.sh: ")
+    assert refused.value.code == 2 and line.startswith(("benchmark.sh: ", "experiments.py: "))
     return line
 
 
@@ -169,10 +170,12 @@ def test_list_and_commands_agree(tmp_path):
 
 @pytest.mark.parametrize("name", [*load("experiments").EXPERIMENTS, "smoke"])
 def test_every_command_is_a_run_of_its_own(name):
-    runs = runs_of(name, "--seeds", "2", "--env-version", "v5")
-    assert {args.seed for _, args in runs} == {1, 2}
-    assert all(args.env_id.endswith("-v5") for _, args in runs)
-    assert 2 * len(names_of(name, "--seeds", "1")) == len(names_of(name, "--seeds", "2")) == len(runs)
+    agents = "--seeds", "2", "--env-version", "v5", "--launcher", "print"
+    words = [shlex.split(line) for line in lines_of(name, *agents)]
+    folders = {line[-1] for line in words}  # the hash of the settings, environment and seed
+    assert len(folders) == len(words) and all(line[-2] == "--run-name" for line in words)
+    assert {folder[-6:] for folder in folders} == {"_seed1", "_seed2"} and all("-v5__" in x for x in folders)
+    assert len([x for x in folders if x.endswith("_seed1")]) == len(folders) / 2
 
 
 def test_settings_of_implementation_matters():
@@ -302,6 +305,10 @@ REFUSED = {
     "clipping --seeds -1": "--seeds -1: must be",
     "clipping --steps -5": "--steps -5: must be",
     "clipping --set gamma": "gamma: does not begin with a flag",
+    'clipping --set "--gamma \'0.9"': "--gamma '0.9: No closing quotation",
+    "clipping --slurm partition": "--slurm partition: write KEY=VALUE",
+    "values -- --heldout-pairs 0": "--heldout-pairs 0: must be",
+    "values -- runs/mine": "-- runs/mine: options only; value.py gets the experiment's runs",
     "clipping --file nowhere.py": "--file nowhere.py: FileNotFoundError",
     "clipping --out /proc/no": "--out /proc/no: ",
     "epochs --steps 2048": "--steps 2048: less than one iteration of a2c.py",  # though not of reinforce.py
@@ -338,11 +345,12 @@ def test_diagnostics_understand_what_they_are_called_with():
         assert args.runs == (Path("run"),) and args.labels == ("A=ppo",)
 
 
-def test_time_on_slurm_is_in_minutes(tmp_path, capsys):
-    module = load("experiments")
-    with pytest.raises(SystemExit):
-        module.submit(module.Args(slurm=("time=2:00:00",)), tmp_path, "x", [])
-    assert "--slurm time=2:00:00: give the minutes" in capsys.readouterr().err
+@pytest.mark.parametrize("arguments", ["values -- --heldout-pairs many", "clipping --set '--gamma 7'"])
+def test_bad_values_are_refused_before_anything_is_written(runs, capsys, arguments):
+    with pytest.raises(SystemExit) as refused:
+        lines_of(*shlex.split(arguments))
+    text = capsys.readouterr().err
+    assert refused.value.code == 2 and ("many" in text or "gamma" in text) and list(runs.iterdir()) == []
 
 
 @pytest.fixture
@@ -373,87 +381,115 @@ def wait_until(holds, seconds):
         time.sleep(0.1)
 
 
-def test_local_run_waits_reports_a_failure_trains_what_is_missing_and_then_nothing(here):
-    command = "kl-schedule --envs Hopper --seeds 1 --steps 2048 --jobs 2 --out results".split()
-    log = here / "results" / "logs"
+def plan_of(folder, code):
+    """A run whose command is a line of Python, which finds the run's folder in the working directory."""
+    module = load("experiments")
+    run = module.Run("PPO", "Hopper-v5", "ppo", ("-c", code))
+    plan = module.Plan(run, folder.name, folder, steps=100, reached=0, setting="ppo")
+    folder.mkdir()
+    return plan
+
+
+@pytest.fixture
+def local(here, monkeypatch):
+    """The launcher of this machine, with short programs instead of trainings: `local(CODE, ...)` -> folders, logs."""
+    module = load("experiments")
+    monkeypatch.setattr(
+        module.Plan, "command", property(lambda plan: shlex.join([sys.executable, *plan.run.flags, str(plan.folder)]))
+    )
+    (here / "logs").mkdir()
+
+    def launch(*codes, jobs=1):
+        plans = [plan_of(here / f"run{i}", code) for i, code in enumerate(codes)]
+        thread = threading.Thread(target=module.launch_local, args=(here, jobs, plans))
+        return plans, thread
+
+    return launch
+
+
+TRAINS = """if True:
+    import sys
+    from filelock import FileLock, Timeout
+    try:
+        with FileLock(sys.argv[1] + "/.lock", timeout=0):
+            open(sys.argv[1] + "/done", "w")
+    except Timeout:
+        sys.exit(2)
+"""
+
+
+def test_a_run_that_another_process_trains_waits_and_does_not_count_as_failed(here, local, capsys):
+    plans, thread = local(TRAINS, TRAINS, jobs=2)
+    with open(plans[0].folder / ".lock", "a") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        thread.start()
+        wait_until(lambda: (plans[1].folder / "done").exists(), 60)
+        time.sleep(1)
+        assert thread.is_alive() and not (plans[0].folder / "done").exists()
+    thread.join(60)
+    assert (plans[0].folder / "done").exists()
+    assert "2 of 2 done, 0 running, 0 waiting, 0 failed" in capsys.readouterr().err
+
+
+def test_progress_counts_steps_and_leaves_out_what_failed(here, local, capsys):
+    writes = "import sys; open(sys.argv[1] + '/progress.csv', 'w').write('iteration,global_step,sps\\n0,100,9\\n1,12')"
+    plans, thread = local(writes, "import sys; print('no such thing'); sys.exit(3)")
+    thread.start()
+    thread.join(60)
+    last = capsys.readouterr().err.splitlines()[-1].split("\r")[-1]
+    assert "100%" in last and "100/100" in last and "1 of 2 done, 0 running, 0 waiting, 1 failed" in last
+    module = load("experiments")
+    assert module.steps_of(plans[0].folder) == 100  # not the half-written row's
+    module.report([plan._replace(reached=100) for plan in plans[:1]] + plans[1:], here)
+    said = capsys.readouterr().err
+    assert "1 of 2 runs are not finished" in said and "PPO on Hopper-v5: 1 of 2" in said
+    assert f"run1: no such thing ({here / 'logs' / 'run1.log'})" in said and "run0" not in said
+
+
+def test_full_disk_is_an_error_of_the_launcher(here, local):
+    plans, thread = local("pass")
+    (here / "logs" / "run0.log").symlink_to("/dev/full")
+    with pytest.raises(OSError) as full:
+        thread.run()
+    assert full.value.errno == errno.ENOSPC
+
+
+def test_local_run_trains_what_is_missing_and_then_nothing(here):
+    command = "kl-schedule --envs InvertedPendulum-v5 --seeds 1 --steps 2048 --jobs 2 --out results --set".split()
+    command += ["--no-compile --value-epochs 1"]
     constant, schedule = (here / "runs" / args.run_name for _, args in runs_of(*command))
     mend = damage(schedule)
-    constant.mkdir()
-    with open(constant / ".lock", "a") as other:  # another experiment trains it
-        fcntl.flock(other, fcntl.LOCK_EX)
-        process = subprocess.Popen([ROOT / "benchmark.sh", *command], stderr=subprocess.PIPE, text=True)
-        for folder, text in ((constant, "running elsewhere"), (schedule, "ended with status 2")):
-            of_run = log / f"{folder.name}.log"
-            wait_until(lambda path=of_run, text=text: path.is_file() and text in path.read_text(), 300)
-        assert process.poll() is None and not list(here.glob("results/rewards*"))  # no results before all have ended
-    errors = process.communicate(timeout=300)[1]
-    assert process.returncode == 1
-    assert "1 of 2 done, 0 running, 1 failed" in errors
-    assert "1 of 2 runs are not finished" in errors and "TRPO+schedule on Hopper-v5: 1 of 1" in errors
-    whole_name = "Hopper-v5__trpo_plus__total-timesteps=2048__no-grad-clip__max-kl-final=0.07__seed1"
-    assert f"{whole_name}: trpo_plus.py: {schedule.relative_to(here)}" in errors and f"{schedule.name}.log" in errors
-    assert "iter_000000.pt is damaged" in errors and f"{constant.name}.log" not in errors
-    assert len(progress(constant)) == 1
-    settings = json.loads((here / "results" / "rewards.json").read_text())["settings"]
-    assert [cell["label"] for cell in settings] == ["TRPO+"]
+    result = benchmark(*command)
+    assert result.returncode == 1 and "TRPO+schedule on InvertedPendulum-v5: 1 of 1" in result.stderr
+    assert "iter_000000.pt is damaged" in result.stderr and f"{constant.name}.log" not in result.stderr
+    assert labels(here / "results") == ["TRPO+"] and len(progress(constant)) == 1
 
     mend()
-    before = state_of(constant) | state_of(here / "results" / "logs")
+    before = state_of(constant)
     result = benchmark(*command)
-    assert result.returncode == 0, result.stderr
-    assert "1 of 1 done" in result.stderr
-    after = state_of(constant) | state_of(here / "results" / "logs")
-    assert {path.name for path in before if before[path] != after[path]} == {f"{schedule.name}.log"}
-    assert "iter_000000.pt is damaged" in (log / f"{schedule.name}.log").read_text()  # a retry adds to it
-    settings = json.loads((here / "results" / "rewards.json").read_text())["settings"]
-    assert [cell["label"] for cell in settings] == ["TRPO+", "TRPO+schedule"]
+    assert result.returncode == 0 and "1 of 1 done" in result.stderr, result.stderr
+    assert state_of(constant) == before and labels(here / "results") == ["TRPO+", "TRPO+schedule"]
 
     before = state_of(here / "runs")
-    result = benchmark(*command)
+    result = benchmark(*command, "--launcher", "none")
     assert result.returncode == 0 and "2 runs, 2 of them finished" in result.stderr
-    assert "done" not in result.stderr and "TRPO+schedule" in result.stdout
     assert state_of(here / "runs") == before
 
 
+def labels(out):
+    return [cell["label"] for cell in json.loads((out / "rewards.json").read_text())["settings"]]
+
+
 def test_interrupted_local_run_stops_its_children_and_says_how_to_go_on(here):
-    command = [ROOT / "benchmark.sh", *"epochs --envs Hopper --seeds 1 --steps 8000000 --jobs 2".split()]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    wait_until(lambda: process.poll() is not None or len(list(here.glob("runs/*/checkpoints/*.pt"))) > 1, 300)
+    command = "epochs --envs InvertedPendulum-v5 --seeds 1 --steps 8000000 --jobs 2 --set --no-compile".split()
+    process = subprocess.Popen([ROOT / "benchmark.sh", *command], stderr=subprocess.PIPE, text=True)
+    wait_until(lambda: process.poll() is not None or len(list(here.glob("runs/*/checkpoints/*.pt"))) > 1, 120)
     process.terminate()
-    assert "the same command goes on" in process.communicate(timeout=300)[1]
+    assert "the same command resumes" in process.communicate(timeout=60)[1]
     assert process.returncode == 130
     for path in here.glob("runs/*/.lock"):
         with open(path) as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the script is gone
-
-
-def test_what_runs_elsewhere_is_done_after_what_does_not(tmp_path):
-    """Of three works the first is another process's until the others have ended."""
-    module, order = load("experiments"), tmp_path / "order"
-    works = []
-    for i in range(3):
-        (tmp_path / str(i)).mkdir()
-        command = sys.executable, "-c", f"open({str(order)!r}, 'a').write('{i}')"
-        works.append(module.Work(command, tmp_path / f"{i}.log", tmp_path / str(i)))
-    with open(tmp_path / "0" / ".lock", "a") as other:
-        fcntl.flock(other, fcntl.LOCK_EX)
-        for running, elsewhere, ended in module.carry_out(works, 1):
-            assert len(running) <= 1 and works[0] not in running or other.closed
-            if elsewhere and not running:
-                assert elsewhere == [works[0]] and len(ended) == 2 and order.read_text() == "12"
-                other.close()
-    assert order.read_text() == "120" and ended == dict.fromkeys(works, 0)
-
-
-def test_a_full_disk_while_the_scripts_are_copied_is_one_line(tmp_path, monkeypatch, capsys):
-    def full(*_, **__):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr("shutil.copytree", full)
-    with pytest.raises(SystemExit) as ended:
-        load("experiments").keep_code(tmp_path)
-    message = f"benchmark.sh: cannot copy the scripts to {tmp_path / 'code'}: No space left on device\n"
-    assert ended.value.code == 1 and capsys.readouterr().err == message
 
 
 @pytest.fixture
@@ -469,37 +505,36 @@ def slurm(*command):
 
 
 def test_slurm_array_with_a_failing_a_requeued_and_a_shared_run(cluster, here, request):
-    command = "kl-schedule --envs Hopper Walker2d --seeds 1 --steps 40960 --set".split() + ["--checkpoint-every 2"]
+    settings = "--checkpoint-every 2 --no-compile --value-epochs 1"
+    command = "kl-schedule --envs Hopper Walker2d --seeds 1 --steps 81920 --set".split() + [settings]
     names = [args.run_name for _, args in runs_of(*command)]
     broken, _, requeued, shared = (here / "runs" / name for name in names)
     damage(broken)
-    submit = *command, *"--out results --launcher slurm --runs-per-task 1 --jobs 3 --slurm job-name=mine".split()
+    submit = *command, *"--out results --launcher slurm --jobs 3 --slurm job-name=mine mem=1G".split()
     result = benchmark(*submit)
     assert result.returncode == 0, result.stderr
-    array, table = re.fullmatch(r"job (\d+): 4 runs in 4 tasks\njob (\d+): the results,.*\n", result.stdout).groups()
+    array, table = re.fullmatch(r"job (\d+): 4 runs\njob (\d+): the results,.*\n", result.stdout).groups()
     request.addfinalizer(lambda: slurm("scancel", array, table))
     assert "ArrayTaskThrottle=3 JobName=mine " in slurm("scontrol", "show", "job", "-o", array)
     again = benchmark(*submit)
     assert again.returncode == 2 and f"job {array} still trains" in again.stderr
-    (here / "results" / "code" / "algos" / "ppo.py").read_text()  # what is edited meanwhile is not mixed in
+    other = benchmark(*command, *"--envs Walker2d --out other --launcher slurm --slurm mem=1G".split())  # shares runs
+    assert other.returncode == 0, other.stderr
+    jobs = ",".join([array, table, *re.findall(r"job (\d+)", other.stdout)])
+    request.addfinalizer(lambda: slurm("scancel", *jobs.split(",")))
 
     wait_until(lambda: len(checkpoints(requeued)) > 2, 300)
-    subprocess.run(["scontrol", "requeue", f"{array}_2"], check=True)
-    other = benchmark(*command, *"--envs Walker2d --out other --launcher local".split())  # waits for what trains
-    assert other.returncode == 0, other.stderr
-    wait_until(lambda: slurm("squeue", "-h", "-j", f"{array},{table}") == "", 600)
+    slurm("scancel", "--batch", "--signal=USR1", f"{array}_3")  # as shortly before the time limit
+    wait_until(lambda: slurm("squeue", "-h", "-j", jobs) == "", 600)
 
     whole = [*shlex.split(lines_of(*command, "--launcher", "print")[2]), "--runs-dir", "whole"]
     subprocess.run(whole, check=True)
     assert_same(*(parameters(checkpoints(here / x / requeued.name)[-1]) for x in ("runs", "whole")))
-    assert progress(requeued) == progress(here / "whole" / requeued.name)
-    assert len(progress(shared)) == 20
-
-    states = [re.search(r"JobState=(\w+)", slurm("scontrol", "show", "job", "-o", f"{array}_{i}"))[1] for i in range(4)]
-    assert sorted(states) == ["COMPLETED", "COMPLETED", "COMPLETED", "FAILED"]
+    assert progress(requeued) == progress(here / "whole" / requeued.name) and len(progress(shared)) == 40
+    tasks = [slurm("scontrol", "show", "job", "-o", f"{array}_{i}") for i in range(1, 5)]
+    assert [re.search(r"JobState=(\w+)", x)[1] for x in tasks] == ["FAILED", "COMPLETED", "COMPLETED", "COMPLETED"]
+    assert "Restarts=1" in tasks[2]
     assert "JobState=FAILED" in slurm("scontrol", "show", "job", "-o", table)  # the failure is not lost
-    messages = (here / "results" / "logs" / "results-0.log").read_text()
+    messages = (here / "results" / "logs" / "results.log").read_text()
     assert "1 of 4 runs are not finished" in messages and f"{broken.name}.log" in messages
-    assert "seed1: trpo_plus.py: " in messages
-    settings = json.loads((here / "results" / "rewards.json").read_text())["settings"]
-    assert len(settings) == 3
+    assert len(labels(here / "results")) == 3 and len(labels(here / "other")) == 2
