@@ -1,4 +1,4 @@
-"""The papers' settings, agents and experiments: tables, which experiments.py trains and measures.
+"""Holds the papers' settings, agents and experiments as tables. experiments.py trains and measures them.
 
 An agent is a script and its settings; a setting is a table from environments to flags. An experiment names its agents
 and the diagnostics that make its results. An experiment of your own is one more record, in a file that
@@ -16,8 +16,8 @@ from typing import NamedTuple
 # Settings: environment -> flags, even where they are the defaults of the script --------------------------------------
 
 # Implementation Matters (IM), Tables 4 to 6, and what the released configurations add: value clip, initialization,
-# annealing. Of gradients the released code clips the policy's alone, and in TRPO+ nothing: so do these, since that gave
-# the papers' numbers.
+# annealing. The released code clips only the policy's gradient, and in TRPO+ no gradient at all. These settings do the
+# same, since that gave the papers' numbers.
 IM = {
     "all": """--num-envs 1 --num-steps 2048 --num-minibatches 32 --value-epochs 10 --gamma 0.99 --entropy-coef 0
               --policy-hidden 64 64 --value-hidden 64 64""",
@@ -65,26 +65,27 @@ TRPO_PLUS = {
     "Humanoid": "--max-kl 0.1   --value-lr 5e-5  --gae-lambda 0.85  --value-clip     --no-orthogonal-init",
     "Hopper":   "--max-kl 0.04  --value-lr 2e-4  --gae-lambda 0.95  --no-value-clip  --orthogonal-init",
 }  # fmt: skip
-# Of the paper's schedule, which the released code configured and did not run.
+# The paper has this schedule; the released code configured it but did not run it.
 KL_SCHEDULE = {
     "Walker2d": "--max-kl-final 0.04",
     "Humanoid": "--max-kl-final 0.05",
     "Hopper":   "--max-kl-final 0.07",
 }  # fmt: skip
-# PPO-M and TRPO have none of the nine by definition; as released, and in the paper's numbers, they kept two.
+# By definition PPO-M and TRPO have none of the nine. As released, and so in the paper's numbers, they kept two.
 AS_RELEASED = {
     "all": """--no-value-clip --no-reward-scale --no-orthogonal-init --no-anneal-lr --no-reward-clip
               --obs-norm --no-obs-clip --tanh --no-grad-clip""",
 }
-# A Closer Look (CL), Table 1: its PPO has rates of its own, its TRPO is IM's.
+# A Closer Look (CL), Table 1: its PPO has its own learning rates, and its TRPO is IM's.
 CL_PPO = {
     "Walker2d": "--policy-lr 4e-4    --value-lr 3e-4",
     "Humanoid": "--policy-lr 2.5e-4  --value-lr 1e-4",
     "Hopper":   "--policy-lr 4.5e-4  --value-lr 2e-4",
 }  # fmt: skip
 
-# The Definitive Guide (GUIDE), Table 2 and Appendix A. It names neither a value clip nor an initialization: off; nor a
-# share of the states for TRPO's Fisher matrix: IM's. 61 iterations are 999,424 steps: a checkpoint at 1M (its Table 3).
+# The Definitive Guide (GUIDE), Table 2 and Appendix A. It mentions neither a value clip nor an initialization, so
+# both are off here. It does not say which share of the states TRPO's Fisher matrix uses, so that is IM's. 61 iterations
+# are 999,424 steps, so that there is a checkpoint at 1M (its Table 3).
 GUIDE = {
     "all": """--num-envs 8 --num-steps 2048 --num-minibatches 8 --gamma 0.99 --no-anneal-lr --no-orthogonal-init
               --policy-hidden 32 32 32 32 --no-tanh --activation-without-tanh silu --bound-action tanh --entropy-coef 0
@@ -106,7 +107,7 @@ GUIDE_VMPO = {
               --eps-temperature 0.01 --eps-mean 0.01 --eps-std 5e-5""",
 }
 
-# Agents: script, then settings, of which a later one replaces an earlier one -----------------------------------------
+# Agents: a script, then its settings; a later setting replaces an earlier one ----------------------------------------
 
 AGENTS = {
     "PPO": ("ppo", IM, PPO_STEP, PPO),
@@ -132,7 +133,7 @@ AGENTS = {
     "V-MPO": ("vmpo", GUIDE, GUIDE_VALUE, GUIDE_VMPO),
 }
 
-# IM says "a grid of learning rates"; here of the policy's, the value network keeps PPO's.
+# IM says "a grid of learning rates". Here the grid is of the policy's rate; the value network keeps PPO's.
 ABLATION = {}
 for switches in product(("--", "--no-"), repeat=4):
     flags = [no + name for no, name in zip(switches, ("anneal-lr", "orthogonal-init", "reward-scale", "value-clip"))]
@@ -140,19 +141,19 @@ for switches in product(("--", "--no-"), repeat=4):
         changes = {"all": " ".join([*flags, "--policy-lr", rate])}
         ABLATION[f"PPO{''.join(flags)}-{rate}"] = ("ppo", IM, PPO_STEP, PPO, changes)
 
-# CL sec. 5: "better gradient estimates can require lower learning rates". All have minibatches of 64 pairs, and as many
-# steps between checkpoints.
+# CL sec. 5: "better gradient estimates can require lower learning rates". All have minibatches of 64 pairs and the
+# same number of steps between checkpoints.
 SAMPLES = {}
 for pairs, rate in product((2048, 8192, 32_768), ("1e-4", "4.5e-4", "2e-3")):
     sizes = f"--num-steps {pairs} --num-minibatches {pairs // 64} --checkpoint-every {131_072 // pairs}"
     SAMPLES[f"CL-PPO-{pairs}-{rate}"] = ("ppo", IM, PPO_STEP, PPO, CL_PPO, {"all": f"{sizes} --policy-lr {rate}"})
 
 NINE = "value-clip reward-scale orthogonal-init anneal-lr reward-clip obs-norm obs-clip tanh grad-clip".split()
-NINTH_TOO = {"grad-clip": ["grad-clip", "value-grad-clip"]}  # an argument for each network: switched together
+NINTH_TOO = {"grad-clip": ["grad-clip", "value-grad-clip"]}  # each network has its own argument; they are switched together
 
 
 def nine(on: set[str]) -> tuple:
-    """PPO with these of the nine and no other."""
+    """Returns the agent that is PPO with these of the nine and no others."""
     flags = [("--" if name in on else "--no-") + x for name in NINE for x in NINTH_TOO.get(name, [name])]
     return "ppo", IM, PPO_STEP, PPO, {"all": " ".join(flags)}
 
@@ -217,7 +218,7 @@ EXPERIMENTS = {
 }
 # fmt: on
 
-# Options of the diagnostics: the papers' sample sizes.
+# The papers' sample sizes, as options of the diagnostics.
 PAPER_SIZES = {
     "gradient": "--pairs 100 1000 10_000 100_000 1_000_000 --true-pairs 9_000_000 --value-pairs 5_000_000",
     "landscape": "--step-pairs 2000 1_000_000 --reward-pairs 1_000_000 --concentration 2000 20_000 100_000",

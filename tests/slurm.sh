@@ -2,7 +2,7 @@
 # A Slurm cluster of this one machine, on its loopback address: the real scheduler, for test_benchmark.py and for trying
 # benchmark.sh --launcher slurm. Needs root and apt-get install slurm-wlm munge; leaves /etc as it is.
 #
-#   eval "$(tests/slurm.sh start)"    starts it (anew) and tells Slurm's commands, by SLURM_CONF, where it is
+#   eval "$(tests/slurm.sh start)"    starts it (or starts it again) and tells Slurm's commands, by SLURM_CONF, where it is
 #   tests/slurm.sh stop               stops it and removes what it wrote
 set -euo pipefail
 home=${SLURM_TEST_HOME:-/tmp/slurm-of-one}
