@@ -149,7 +149,7 @@ for pairs, rate in product((2048, 8192, 32_768), ("1e-4", "4.5e-4", "2e-3")):
     SAMPLES[f"CL-PPO-{pairs}-{rate}"] = ("ppo", IM, PPO_STEP, PPO, CL_PPO, {"all": f"{sizes} --policy-lr {rate}"})
 
 NINE = "value-clip reward-scale orthogonal-init anneal-lr reward-clip obs-norm obs-clip tanh grad-clip".split()
-NINTH_TOO = {"grad-clip": ["grad-clip", "value-grad-clip"]}  # each network has its own argument; they are switched together
+NINTH_TOO = {"grad-clip": ["grad-clip", "value-grad-clip"]}  # one argument per network, switched together
 
 
 def nine(on: set[str]) -> tuple:
