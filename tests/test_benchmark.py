@@ -307,8 +307,8 @@ REFUSED = {
     "clipping --set gamma": "gamma: does not begin with a flag",
     'clipping --set "--gamma \'0.9"': "--gamma '0.9: No closing quotation",
     "clipping --slurm partition": "--slurm partition: write KEY=VALUE",
-    "values -- --heldout-pairs 0": "--heldout-pairs 0: must be",
-    "values -- runs/mine": "-- runs/mine: options only; value.py gets the experiment's runs",
+    "values --launcher print -- --heldout-pairs 0": "--heldout-pairs 0: must be",
+    "values --launcher print -- runs/mine": "-- runs/mine: options only; value.py gets the experiment's runs",
     "clipping --file nowhere.py": "--file nowhere.py: FileNotFoundError",
     "clipping --out /proc/no": "--out /proc/no: ",
     "epochs --steps 2048": "--steps 2048: less than one iteration of a2c.py",  # though not of reinforce.py
@@ -345,7 +345,9 @@ def test_diagnostics_understand_what_they_are_called_with():
         assert args.runs == (Path("run"),) and args.labels == ("A=ppo",)
 
 
-@pytest.mark.parametrize("arguments", ["values -- --heldout-pairs many", "clipping --set '--gamma 7'"])
+@pytest.mark.parametrize(
+    "arguments", ["values --launcher print -- --heldout-pairs many", "clipping --launcher print --set '--gamma 7'"]
+)
 def test_bad_values_are_refused_before_anything_is_written(runs, capsys, arguments):
     with pytest.raises(SystemExit) as refused:
         lines_of(*shlex.split(arguments))
