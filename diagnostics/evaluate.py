@@ -30,9 +30,9 @@ from unittest import mock
 import gymnasium as gym
 import numpy as np
 import torch
-from common import figures, intervals, kept, runs, sampling
-from common.runs import COUNT, AtLeast, Source
-from common.sampling import Sampler
+from measuring import figures, intervals, kept, runs, sampling
+from measuring.runs import COUNT, AtLeast, Source
+from measuring.sampling import Sampler
 from torch import nn
 
 VERSION = 1  # raised whenever the measured numbers change

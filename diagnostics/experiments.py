@@ -34,8 +34,8 @@ from types import ModuleType
 from typing import Annotated, Literal, NamedTuple, NoReturn
 
 import tyro
-from common import runs
 from filelock import FileLock, Timeout
+from measuring import runs
 from papers import AGENTS, EXPERIMENTS, GUIDE_ENVS, IM_ENVS, PAPER_SIZES, Experiment
 from tqdm import tqdm
 

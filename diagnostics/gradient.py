@@ -34,10 +34,10 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
-from common import figures, intervals, kept, runs, sampling
-from common.runs import COUNT, AtLeast, Source
-from common.sampling import GROUP, Sampler, Task
 from matplotlib.axes import Axes
+from measuring import figures, intervals, kept, runs, sampling
+from measuring.runs import COUNT, AtLeast, Source
+from measuring.sampling import GROUP, Sampler, Task
 from scipy import stats
 from torch import Tensor, nn
 

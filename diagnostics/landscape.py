@@ -26,12 +26,12 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
-from common import figures, intervals, kept, runs, sampling
-from common.runs import AtLeast, Source
-from common.sampling import GROUP, Sampler
 from matplotlib.axes import Axes
 from matplotlib.contour import ContourSet
 from matplotlib.ticker import MaxNLocator, MultipleLocator
+from measuring import figures, intervals, kept, runs, sampling
+from measuring.runs import AtLeast, Source
+from measuring.sampling import GROUP, Sampler
 from torch import Tensor
 
 VERSION = 1  # raised whenever the measured numbers change

@@ -47,10 +47,10 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 import tyro
-from common import figures, intervals, kept, runs, sampling
-from common.runs import COUNT, AtLeast, Source
-from common.sampling import Sampler
 from matplotlib.ticker import MaxNLocator
+from measuring import figures, intervals, kept, runs, sampling
+from measuring.runs import COUNT, AtLeast, Source
+from measuring.sampling import Sampler
 from torch import Tensor, nn
 from tqdm import tqdm
 

@@ -33,11 +33,11 @@ import numpy as np
 import trust_region
 import value
 import verdicts
-from common import figures, intervals, kept, runs, sampling
-from common.intervals import difference, short
-from common.runs import COUNT, AtLeast, Source
-from common.sampling import Sampler
 from matplotlib.axes import Axes
+from measuring import figures, intervals, kept, runs, sampling
+from measuring.intervals import difference, short
+from measuring.runs import COUNT, AtLeast, Source
+from measuring.sampling import Sampler
 from verdicts import NONE, NOT_MEASURED, RULES, UNCLEAR, Finding, with_ends
 
 VERSION = value.VERSION  # whose targets it measures by; plus one, whenever its own numbers change

@@ -45,8 +45,8 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import tyro
-from common import figures, intervals, kept, runs
 from matplotlib.figure import Figure
+from measuring import figures, intervals, kept, runs
 
 # Arguments -----------------------------------------------------------------------------------------------------------
 

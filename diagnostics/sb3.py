@@ -38,7 +38,7 @@ import mujoco
 import numpy as np
 import torch
 import tyro
-from common.runs import note, run_program, stop
+from measuring.runs import note, run_program, stop
 from sb3_files import SCHEDULES, Agent, Episode, Schedule, read_agent, read_monitors, read_vecnormalize
 from torch import Tensor, nn
 from torch.distributions import Independent, Normal, kl_divergence

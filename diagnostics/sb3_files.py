@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 import torch
-from common.runs import note, stop
+from measuring.runs import note, stop
 from torch import Tensor
 
 # A constant, or the first value, the last, and the share of the training after which the last is reached.

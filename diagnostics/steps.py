@@ -20,9 +20,9 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-from common import figures, intervals, kept, runs, sampling
-from common.runs import COUNT, AtLeast, Source
-from common.sampling import Sampler, Task
+from measuring import figures, intervals, kept, runs, sampling
+from measuring.runs import COUNT, AtLeast, Source
+from measuring.sampling import Sampler, Task
 
 VERSION = 1  # raised whenever the measured numbers change
 

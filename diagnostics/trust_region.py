@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from common import figures, intervals, kept, runs, sampling
-from common.runs import AtLeast, Source
-from common.sampling import GROUP, Sampler
 from matplotlib.axes import Axes
+from measuring import figures, intervals, kept, runs, sampling
+from measuring.runs import AtLeast, Source
+from measuring.sampling import GROUP, Sampler
 from torch import Tensor
 
 VERSION = 1  # raised whenever the measured numbers change

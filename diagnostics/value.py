@@ -33,10 +33,10 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
-from common import figures, intervals, kept, runs, sampling
-from common.runs import AtLeast, Source
-from common.sampling import Sampler
 from matplotlib.axes import Axes
+from measuring import figures, intervals, kept, runs, sampling
+from measuring.runs import AtLeast, Source
+from measuring.sampling import Sampler
 from torch import Tensor
 
 VERSION = 1  # raised whenever the measured numbers change

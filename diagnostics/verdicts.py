@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from common.intervals import percent, short
+from measuring.intervals import percent, short
 from scipy import stats
 
 GOOD, CAUTION, BAD, UNCLEAR, NONE = "good", "caution", "bad", "cannot tell", "no verdict"

@@ -22,7 +22,7 @@ from scipy import stats
 
 sys.path.append(str(Path(__file__).parent.parent / "diagnostics"))
 
-from common import intervals
+from measuring import intervals
 
 FIGURES = Path(__file__).parent
 HOLDS, NOT, UNCLEAR = "holds", "does not hold", "cannot tell"

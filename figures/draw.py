@@ -31,7 +31,7 @@ sys.path.append(str(Path(__file__).parent.parent / "diagnostics"))
 
 import claims
 import rewards
-from common import figures, intervals
+from measuring import figures, intervals
 
 HERE = Path(__file__).parent
 WIDTH, SMALL = 9, 9  # the width of a figure in inches, and its smallest font in points

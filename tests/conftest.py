@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 ALGOS = sorted({path.stem for path in (ROOT / "algos").glob("*.py")} - {"micro_ppo"})  # which is none of the eight
 DIAGNOSTICS = sorted(path.stem for path in (ROOT / "diagnostics").glob("*.py"))
 sys.path.append(str(Path(__file__).parent))  # for --env-id environments:...
-sys.path.append(str(ROOT / "diagnostics"))  # where they look for common
+sys.path.append(str(ROOT / "diagnostics"))  # where they look for measuring
 
 
 def load(name):

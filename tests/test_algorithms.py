@@ -55,11 +55,11 @@ def test_same_name_same_source():
 
 def test_what_the_diagnostics_share_stands_once():
     scripts = {path.stem: definitions(path) for path in (ROOT / "diagnostics").glob("*.py")}
-    shared = [definitions(path) for path in (ROOT / "diagnostics" / "common").glob("*.py")]
+    shared = [definitions(path) for path in (ROOT / "diagnostics" / "measuring").glob("*.py")]
     found = [x for of_file in [*scripts.values(), *shared] for x in of_file.items() if x[0] not in ("VERSION", "Args")]
     sources = [source for name, source in found if name != "main"]
     assert [x for x in sources if sources.count(x) > 1] == []
-    del scripts["experiments"]  # whose messages begin with benchmark.sh
+    del scripts["experiments"], scripts["conformance"]  # whose messages begin with benchmark.sh; which runs alone
     names = {name for of_module in shared for name in of_module} - {"VERSION"}
     assert [name for x in scripts.values() for name in x.keys() & names] == []
 

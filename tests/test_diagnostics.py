@@ -15,11 +15,11 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
 from unittest.mock import patch
 
-import common.intervals
-import common.kept
-import common.runs
-import common.sampling
 import imageio
+import measuring.intervals
+import measuring.kept
+import measuring.runs
+import measuring.sampling
 import numpy as np
 import pytest
 import torch
@@ -43,8 +43,8 @@ CALLS = {
 
 def sourced(diagnostic, folder, iteration=0):
     """The diagnostic as a module, a checkpoint as it names one, and the script, arguments and state behind it."""
-    source = common.runs.Source(ROOT / "algos" / "ppo.py", folder, iteration)
-    return load(diagnostic), source, *common.sampling.checkpoint_state(source)
+    source = measuring.runs.Source(ROOT / "algos" / "ppo.py", folder, iteration)
+    return load(diagnostic), source, *measuring.sampling.checkpoint_state(source)
 
 
 def with_values(run, copy, values):
@@ -62,7 +62,7 @@ def with_values(run, copy, values):
 
 
 def cells(out, name):
-    return common.kept.read_cells(out / f"{name}.jsonl")
+    return measuring.kept.read_cells(out / f"{name}.jsonl")
 
 
 def expected_reward(env, script, state):
@@ -99,7 +99,7 @@ def estimates(module, source, K, repeats):
     """Gradient estimates [repeats, P] from K pairs each."""
     num_steps, found = 64, []
     for repeat in range(repeats):
-        sizes = enumerate(common.sampling.groups(K, num_steps))
+        sizes = enumerate(measuring.sampling.groups(K, num_steps))
         sums = [module.segment_sums(source, (9, repeat, i), *size, [{}] * size[0], None) for i, size in sizes]
         _, total = module.make_estimates((segment for group in sums for segment in group), [])
         found.append(module.gradient(total)[0])
@@ -149,7 +149,7 @@ def test_cosines_match_the_covariance_of_the_estimator_with_each_baseline(known,
         deviations = A[:, None] * scores - mean
         covariance = (weights[:, None] * deviations).T @ deviations / K
         drawn = np.random.default_rng(0).multivariate_normal(mean, covariance, 400, check_valid="ignore")
-        means[baseline] = common.intervals.pairwise(common.intervals.cosines(drawn, drawn), 2)["mean"]
+        means[baseline] = measuring.intervals.pairwise(measuring.intervals.cosines(drawn, drawn), 2)["mean"]
         found = cell["variance"][baseline][cell["pairs"].index(K)]
         low, high = found["interval"]
         assert abs(found["mean"] - means[baseline]) < high - low, baseline
@@ -160,22 +160,22 @@ def test_cosines_match_the_covariance_of_the_estimator_with_each_baseline(known,
 
 def test_groups_are_whole_segments_and_the_first_pairs_of_one_more(known):
     module, source, *_ = sourced("gradient", known / "ppo", 2)
-    short, long = (common.sampling.collect_group(source, (3,), 1, K) for K in (100, 256))
+    short, long = (measuring.sampling.collect_group(source, (3,), 1, K) for K in (100, 256))
     for name in ("obs", "actions", "rewards"):
         np.testing.assert_array_equal(short[name], long[name][:100])
     assert short["ends"][-1] and not short["terminations"][-1]
-    assert common.sampling.groups(1100, 256) == [(4, 256), (1, 76)]
-    assert common.sampling.groups(10 * 256, 256) == [(8, 256), (2, 256)]
+    assert measuring.sampling.groups(1100, 256) == [(4, 256), (1, 76)]
+    assert measuring.sampling.groups(10 * 256, 256) == [(8, 256), (2, 256)]
 
 
 def test_step_of_a_rejected_line_search_has_cosine_0():
     steps = np.array([[3.0, 0.0], [0.0, 0.0], [2.0, 2.0]])
-    assert common.intervals.cosines(steps, steps)[[0, 0, 1], [1, 2, 2]] == pytest.approx([0, 0.5**0.5, 0])
+    assert measuring.intervals.cosines(steps, steps)[[0, 0, 1], [1, 2, 2]] == pytest.approx([0, 0.5**0.5, 0])
 
 
 def test_pairwise_mean_leaves_out_an_item_with_itself():
     matrix = np.array([[1.0, 0.2, 0.6], [0.2, 1.0, 0.1], [0.6, 0.1, 1.0]])
-    numbers = common.intervals.pairwise(matrix)
+    numbers = measuring.intervals.pairwise(matrix)
     assert numbers["mean"] == pytest.approx(0.3) and numbers["all"] == [0.2, 0.6, 0.1]
     assert numbers["interval"][1] <= 0.6 + 1e-12  # an item drawn twice is not compared with itself
 
@@ -193,11 +193,11 @@ def plain(x):
 @pytest.mark.parametrize("name, measure", [("steps", "training_step"), ("landscape", "take_step")])
 def test_updates_leave_the_checkpoint_as_it_was(known, name, measure, algo):
     module = load(name)
-    source = common.runs.Source(ROOT / "algos" / f"{algo}.py", known / algo, 1)
-    _, _, state = common.sampling.read_checkpoint(source)
+    source = measuring.runs.Source(ROOT / "algos" / f"{algo}.py", known / algo, 1)
+    _, _, state = measuring.sampling.read_checkpoint(source)
     arguments = 1, 256
     if measure == "take_step":
-        arguments = common.sampling.collect_group(source, (3,), 1, 256), [(0, 0), (1, 2)]
+        arguments = measuring.sampling.collect_group(source, (3,), 1, 256), [(0, 0), (1, 2)]
 
     def parts():
         found = {name: plain(part) for name, part in vars(state).items() if name not in ("actors", "rng")}
@@ -210,7 +210,7 @@ def test_updates_leave_the_checkpoint_as_it_was(known, name, measure, algo):
 
 def test_an_episode_that_never_ends_is_refused(runs, capsys, monkeypatch):
     load("ppo").main(flags_of("ppo", env_id="environments:Endless-v0", run_name="endless", **TINY))
-    monkeypatch.setattr(common.sampling, "ENDLESS", 500)
+    monkeypatch.setattr(measuring.sampling, "ENDLESS", 500)
     with pytest.raises(SystemExit) as ended:
         load("evaluate").main(["runs/endless", "--episodes", "2", "--jobs", "1"])
     assert ended.value.code == 2
@@ -225,19 +225,19 @@ def test_landscape_matches_the_known_reward(known, name, tmp_path):
     rewards = expected_reward(PROBLEMS[name], script, state)
     start = script.flat_parameters(state.policy)
     experience, points = (
-        common.sampling.collect_group(source, (0, 0, 1, 64, 0), 1, 64),
+        measuring.sampling.collect_group(source, (0, 0, 1, 64, 0), 1, 64),
         [(a, b) for a in (0, 1, 3) for b in (0, 1, 3)],
     )
     step, surrogates = module.take_step(source, (0, 0), experience, points)
-    rng = common.sampling.generator(source, 0, 0, 0)
+    rng = measuring.sampling.generator(source, 0, 0, 0)
     random = module.random_direction(source, rng)
     assert random.norm().item() == pytest.approx(2)
-    args, after = common.sampling.checkpoint_state(source)[1:]
+    args, after = measuring.sampling.checkpoint_state(source)[1:]
     after.rng = rng  # which deals the minibatches
     batch = script.estimate_advantages(args, after, experience)
     script.update(args, after, batch)
     assert torch.equal(step, script.flat_parameters(after.policy) - start)
-    places = [common.sampling.with_parameters(state.policy, start + a * step + b * random) for a, b in points]
+    places = [measuring.sampling.with_parameters(state.policy, start + a * step + b * random) for a, b in points]
     assert surrogates == pytest.approx([script.objective(args, x, batch).item() for x in places], abs=1e-6)
     found = cells(tmp_path, "landscape")
     assert [(cell["step"], cell["random"]) for cell in found] == points
@@ -305,7 +305,7 @@ def test_trust_region_repeats_what_training_logged(known, tmp_path):
         heldout = cell["heldout"]
         raw = {name: heldout[f"{name}_parts"] for name in ("max_ratio", "mean_kl", "max_kl")}
         for name, x in (raw | dict(mean_reward=heldout["returns"])).items():
-            again = common.intervals.t_interval(np.array(x))
+            again = measuring.intervals.t_interval(np.array(x))
             assert again == pytest.approx(heldout[f"{name}_interval"], rel=1e-4), name
         assert cell["max_ratio_allowed"] == 1.2
 
@@ -332,7 +332,7 @@ def test_evaluation_and_video(known, tmp_path, capsys):
     noisy_exact = exact - pi.variance.detach().double().sum()
     assert abs(noisy["returns"]["mean"] - noisy_exact.item()) < np.std(noisy["returns"]["all"]) * 4 / 50**0.5
     assert noisy["lengths"]["all"] == [4.0] * 50
-    again = common.intervals.t_interval(np.array(noisy["returns"]["all"]))
+    again = measuring.intervals.t_interval(np.array(noisy["returns"]["all"]))
     assert again == pytest.approx(noisy["returns"]["interval"])
     assert [frame[0, 0, 0] for frame in imageio.v3.imread(video)] == [60, 120, 180, 240]
 
@@ -363,29 +363,29 @@ def make_actors(args):
 def test_a_policy_with_a_buffer_is_evaluated_as_it_is_and_filmed_behind_its_wrapper(tmp_path):
     mine = tmp_path / "my_ppo.py"
     mine.write_text((ROOT / "algos" / "ppo.py").read_text() + OWN_CLASSES)
-    script = common.runs.load_script(mine)
+    script = measuring.runs.load_script(mine)
     chain = TINY | dict(env_id="environments:Chain-v0", total_timesteps=64, run_name="chain", runs_dir=str(tmp_path))
     script.main(flags_of("ppo", **chain))
     flags = [str(tmp_path / "chain"), "--script", str(mine), *"--jobs 1 --episodes 2 --deterministic".split()]
     load("evaluate").main(flags)
     [cell] = cells(tmp_path / "chain" / "figures", "evaluate")
-    pi = common.sampling.checkpoint_state(common.runs.Source(mine, tmp_path / "chain", 1))[2].policy(torch.eye(4))
+    pi = measuring.sampling.checkpoint_state(measuring.runs.Source(mine, tmp_path / "chain", 1))[2].policy(torch.eye(4))
     exact = sum(Chain.rewards) - ((pi.mean.detach().double() - torch.tensor(Chain.TARGET)) ** 2).sum().item()
     assert cell["returns"]["all"] == pytest.approx([exact] * 2, abs=1e-5)
     script.Counted.calls = 0
     load("evaluate").main([*flags, "--video", str(tmp_path / "chain.gif")])
     assert script.Counted.calls >= 4  # the episodes are kept, so these are the film's
-    source = common.runs.Source(mine, tmp_path / "chain", 1)
+    source = measuring.runs.Source(mine, tmp_path / "chain", 1)
     with pytest.raises(ValueError, match="1 numbers for the"):
-        common.sampling.play_seeds(source, (0,), 0, 1, np.zeros(1))
+        measuring.sampling.play_seeds(source, (0,), 0, 1, np.zeros(1))
 
 
 def test_help_names_all_that_diagnostics_use_of_a_script(capsys):
     files = [ROOT / "diagnostics" / f"{name}.py" for name in (*CALLS, "replay", "report")]
     used = set()
-    for path in [*files, *(ROOT / "diagnostics" / "common").glob("*.py")]:
+    for path in [*files, *(ROOT / "diagnostics" / "measuring").glob("*.py")]:
         used |= set(re.findall(r"(?<![.\w])script\.([A-Za-z_]+)", path.read_text()))
-    needed = set(common.runs.CONTRACT)
+    needed = set(measuring.runs.CONTRACT)
     assert needed <= used | {"make_networks"} and used - needed - {"name", "read_bytes"} == {
         "can_compile",
         "value_loss",
@@ -416,8 +416,8 @@ def call(name, folders, out, *flags):
 
 @pytest.fixture(scope="module")
 def pool():
-    """Two worker processes as common.sampling.sampler starts them, once for all tests."""
-    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn"), common.sampling.start_worker) as executor:
+    """Two worker processes as measuring.sampling.sampler starts them, once for all tests."""
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn"), measuring.sampling.start_worker) as executor:
         yield executor
 
 
@@ -494,14 +494,14 @@ def test_jobs_do_not_change_a_bit_and_the_figure_shows_the_numbers(known, name, 
     assert labels <= {text for axis in axes for text in (axis.get_xlabel(), axis.get_ylabel())}
     assert f"{name}.pdf" in figures
 
-    monkeypatch.setattr(common.sampling, "ProcessPoolExecutor", lambda *_: contextlib.nullcontext(pool))
+    monkeypatch.setattr(measuring.sampling, "ProcessPoolExecutor", lambda *_: contextlib.nullcontext(pool))
     load(name).main([*flags, "--out", str(tmp_path / "2"), "--jobs", "2"])
     assert cells(tmp_path / "2", name) == found
 
 
 def test_a_script_and_what_it_imports_measure_in_an_empty_folder(known, tmp_path):
     """The user's modules may be called as diagnostics are."""
-    shutil.copytree(ROOT / "diagnostics" / "common", tmp_path / "tools" / "common")
+    shutil.copytree(ROOT / "diagnostics" / "measuring", tmp_path / "tools" / "measuring")
     for name in ("value", "steps"):
         shutil.copy(ROOT / "diagnostics" / f"{name}.py", tmp_path / "tools")
     (tmp_path / "steps.py").write_text("MINE = True\n")
@@ -516,14 +516,14 @@ def test_a_script_and_what_it_imports_measure_in_an_empty_folder(known, tmp_path
 
 def test_time_needed_is_told_of_a_run_that_is_being_written(tmp_path, capsys):
     (tmp_path / "progress.csv").write_text("iteration,global_step,sps\n0,2048,5000\n1,40")
-    common.kept.print_time_needed(tmp_path, 1_200_000, 2)
+    measuring.kept.print_time_needed(tmp_path, 1_200_000, 2)
     assert capsys.readouterr().out.startswith("sampling takes about 02:00 in 2 processes ")
 
 
 def test_what_comes_before_the_first_result_does_not_slow_the_rest(capsys, monkeypatch):
     """An hour of something else, and then eight episodes in ten seconds: 704 more take 880 seconds."""
-    sample, clock = common.sampling.Sampler(1, None, None), [0.0]
-    monkeypatch.setattr(common.sampling.time, "perf_counter", lambda: clock[0])
+    sample, clock = measuring.sampling.Sampler(1, None, None), [0.0]
+    monkeypatch.setattr(measuring.sampling.time, "perf_counter", lambda: clock[0])
     with sample.progress(720, "episodes"):
         for clock[0] in (3600.0, 3610.0):
             sample.advance(8)
@@ -531,8 +531,8 @@ def test_what_comes_before_the_first_result_does_not_slow_the_rest(capsys, monke
 
 
 def test_a_worker_that_dies_is_one_line(capsys):
-    with pytest.raises(SystemExit) as ended, common.sampling.sampler(2) as sample:
-        list(sample([common.sampling.Task(1, partial(os._exit, 3))]))
+    with pytest.raises(SystemExit) as ended, measuring.sampling.sampler(2) as sample:
+        list(sample([measuring.sampling.Task(1, partial(os._exit, 3))]))
     assert ended.value.code == 1 and "a worker died (out of memory?); the same command" in capsys.readouterr().err
 
 
@@ -541,7 +541,7 @@ def test_what_is_drawn_ahead_comes_in_order_and_not_all_at_once():
     for steps, ahead in ((10**6, 1), (1, 2)):
         begun = []
         with ThreadPoolExecutor(3) as threads:
-            sample = common.sampling.Sampler(2, None, threads)
+            sample = measuring.sampling.Sampler(2, None, threads)
             for i, drawn in enumerate(sample.ahead([partial(begun.append, k) for k in range(9)], steps)):
                 drawn()
                 assert i in begun and len(begun) <= i + 1 + ahead
@@ -552,20 +552,22 @@ def test_numbers_say_what_measured_them(known, tmp_path, capsys, monkeypatch):
     mine, source = tmp_path / "my_ppo.py", (ROOT / "algos" / "ppo.py").read_text()
     flags = [str(known / "chain"), "--checkpoints", "0", "--script", str(mine), "--jobs", "1", "--out", str(tmp_path)]
 
-    settings = {known / "chain": common.runs.setting(common.runs.read_config(known / "chain"))}
+    settings = {known / "chain": measuring.runs.setting(measuring.runs.read_config(known / "chain"))}
 
     def measure(*extra):
-        common.runs.note.cache_clear()
+        measuring.runs.note.cache_clear()
         load("value").main([*flags, "--heldout-pairs", "300", *extra])
         *_, cell = cells(tmp_path, "value")  # of those with the same settings the last counts
         assert cell["versions"]["torch"] == torch.__version__
-        assert common.runs.label_runs(settings, (f"CHAIN={cell['setting']}",)) == {known / "chain": "CHAIN"}
+        assert measuring.runs.label_runs(settings, (f"CHAIN={cell['setting']}",)) == {known / "chain": "CHAIN"}
         return cell["measured_by"], re.findall(r"another version of (\S+);", capsys.readouterr().err)
 
     mine.write_text(source)
     first, notes = measure()
     assert (
-        notes == [] and first["value.py"] == load("value").VERSION and first["sampling.py"] == common.sampling.VERSION
+        notes == []
+        and first["value.py"] == load("value").VERSION
+        and first["sampling.py"] == measuring.sampling.VERSION
     )
     assert measure() == (first, [])
     mine.write_text(source + "\nx = 1\n")
@@ -573,8 +575,8 @@ def test_numbers_say_what_measured_them(known, tmp_path, capsys, monkeypatch):
     edited, notes = measure("--overwrite")
     assert edited["my_ppo.py"] != first["my_ppo.py"] and notes == []
     monkeypatch.setattr(load("value"), "VERSION", 99)
-    monkeypatch.setattr(common.intervals, "VERSION", 98)
-    monkeypatch.setattr(common.kept.mujoco, "__version__", "0")
+    monkeypatch.setattr(measuring.intervals, "VERSION", 98)
+    monkeypatch.setattr(measuring.kept.mujoco, "__version__", "0")
     assert measure() == (edited, ["value.py", "intervals.py", "mujoco"])
     path = tmp_path / "value.jsonl"  # of a cell that does not say its version of a library, nothing is known
     path.write_text(path.read_text().replace('"mujoco"', '"no_mujoco"'))
@@ -606,7 +608,7 @@ def test_several_runs_and_a_script_of_ones_own(known, tmp_path, capsys):
     mine.write_text((ROOT / "algos" / "ppo.py").read_text() + "\n")
     for name in ("value", "trust_region"):
         flags = ["--script", str(mine), "--jobs", "1", "--out", str(tmp_path), "--heldout-pairs", "300"]
-        common.runs.note.cache_clear()
+        measuring.runs.note.cache_clear()
         load(name).main([str(known / "chain"), *flags, "--checkpoints", "0", "1", "1"])
         assert len(cells(tmp_path, name)) == 2  # each once
         notes = capsys.readouterr().err
@@ -649,7 +651,7 @@ def test_kept_numbers_continue_after_a_torn_line_and_from_an_older_file(known, t
 @pytest.mark.parametrize("name", CALLS)
 def test_numbers_in_use_or_damaged_are_left_alone(known, name, tmp_path, capsys):
     path, arguments = tmp_path / f"{name}.jsonl", [str(known / "ppo"), "--out", str(tmp_path), "--jobs", "1"]
-    with common.kept.locked(path), pytest.raises(SystemExit) as ended:
+    with measuring.kept.locked(path), pytest.raises(SystemExit) as ended:
         load(name).main(arguments)
     assert ended.value.code == 2 and "in use by another process" in capsys.readouterr().err
     for damaged in ("[\n", "1\n", "[1]\n"):

@@ -2,10 +2,10 @@
 
 import shutil
 
-import common.figures
-import common.intervals
-import common.runs
-import common.sampling
+import measuring.figures
+import measuring.intervals
+import measuring.runs
+import measuring.sampling
 import numpy as np
 import pytest
 import torch
@@ -25,7 +25,7 @@ def chain(known):
 def batch(chain):
     """The segments that segment_sums sees with the same seed."""
     module, source, script, *_ = chain
-    _, args, state = common.sampling.fresh_state(source, (5,), 2, 64)
+    _, args, state = measuring.sampling.fresh_state(source, (5,), 2, 64)
     return script.estimate_advantages(args, state, script.rollout(args, state))
 
 
@@ -64,7 +64,7 @@ def test_every_estimate_has_its_number_of_pairs(chain):
     module, source, *_ = chain
     args = module.Args(runs=(), repeats=3, true_pairs=500)
     pairs = [2, 20, 64, 100, 128, 200]
-    found = module.sample_sums(args, source, lambda tasks: map(common.sampling.run_task, tasks), pairs, None)
+    found = module.sample_sums(args, source, lambda tasks: map(measuring.sampling.run_task, tasks), pairs, None)
     assert len(found) == 3
     for sums, total in found:
         assert {K: x.pairs for K, x in sums.items()} == {K: K for K in pairs}
@@ -104,7 +104,7 @@ def test_noise_scale_and_convergence_match_the_exact_gradient_and_covariance(kno
         T = cell["true_pairs_used"]
         assert found["ceiling"] == pytest.approx((T / (T + found["pairs"])) ** 0.5)
         drawn = np.random.default_rng(0).multivariate_normal(g, covariance / K, 4000, check_valid="ignore")
-        exact = common.intervals.cosines(drawn, g[None]).mean()
+        exact = measuring.intervals.cosines(drawn, g[None]).mean()
         for name in ("convergence", "direction"):
             point = cell[name][baseline][1]
             low, high = point["interval"]
@@ -140,7 +140,7 @@ def assert_recomputed(cell, baseline):
     ends = np.percentile([inverse(drawn) for drawn in draws], [2.5, 97.5])
     assert ends == pytest.approx(scale["inverse_interval"], rel=1e-4), baseline
     for between in cell["variance"][baseline]:
-        found = common.intervals.pairwise(symmetric(between["all"], n, 1))
+        found = measuring.intervals.pairwise(symmetric(between["all"], n, 1))
         assert [found["mean"], *found["interval"]] == pytest.approx([between["mean"], *between["interval"]])
     for name in ("convergence", "direction"):
         for point in cell[name].get(baseline, ()):
@@ -250,7 +250,7 @@ def test_noise_scale_in_words():
 
 def test_picture_of_the_noise_scale(monkeypatch, tmp_path):
     module, figures = load("gradient"), []
-    monkeypatch.setattr(common.figures, "save_figure", lambda figure, path: figures.append(figure))
+    monkeypatch.setattr(measuring.figures, "save_figure", lambda figure, path: figures.append(figure))
     known = [cell_with(0, 1e-3, [8e-4, 1.2e-3]), cell_with(100, 1e-5, [-3e-5, 3e-5])]
     other = [cell_with(0, 3e-3, [2.8e-3, 3.2e-3]), cell_with(100, 2e-5, [1e-5, 3e-5])]
     style = dict(color="red", linestyle="-", label="ppo", marker="o")
@@ -285,7 +285,7 @@ def test_every_run_has_random_numbers_of_its_own_and_counts_once(known, tmp_path
     """Untrained, runs that differ in the learning rate alone are one network, sampled independently; and a mean is over
     runs, not over different values."""
     module = load("gradient")
-    common.runs.note.cache_clear()
+    measuring.runs.note.cache_clear()
     folders = [str(known / name) for name in ("chain", "chain_rate", "chain2")]
     flags = "--checkpoints 0 --pairs 128 --repeats 3 --true-pairs 64 --jobs 1 --labels PPO=ppo".split()
     module.main([*folders, "--out", str(tmp_path / "all"), *flags])
@@ -298,7 +298,7 @@ def test_every_run_has_random_numbers_of_its_own_and_counts_once(known, tmp_path
         assert_recomputed(cell, module.NETWORK)
     axis = Figure().subplots()
     same = [([64], [dict(mean=x, interval=None)]) for x in (1000, 1000, 1000, 1000, 100)]
-    common.figures.draw_setting(axis, same, dict(color="red", linestyle="-"))
+    measuring.figures.draw_setting(axis, same, dict(color="red", linestyle="-"))
     assert axis.lines[-1].get_ydata() == [820]
 
 
@@ -316,9 +316,9 @@ def test_a_label_over_batches_of_different_sizes_is_refused_before_anything_is_m
 def test_a_mean_is_over_the_iterations_that_all_runs_have(capsys):
     a, b = ([dict(iteration=i, run=name) for i in at] for name, at in (("a", (0, 10, 20)), ("b", (0, 20, 30))))
     style = dict(label="PPO")
-    [(_, runs)] = common.figures.by_setting([style, style], [a, b])
+    [(_, runs)] = measuring.figures.by_setting([style, style], [a, b])
     assert [[cell["iteration"] for cell in cells] for cells in runs] == [[0, 20], [0, 20]]
     assert "not all runs of PPO have iteration 10, 30" in capsys.readouterr().err
     with pytest.raises(SystemExit):
-        common.figures.by_setting([style, style], [a, [dict(iteration=5, run="c")]])
+        measuring.figures.by_setting([style, style], [a, [dict(iteration=5, run="c")]])
     assert "no checkpoint in common" in capsys.readouterr().err

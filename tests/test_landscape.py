@@ -3,11 +3,11 @@
 import json
 from itertools import product
 
-import common.figures
-import common.intervals
-import common.kept
-import common.runs
-import common.sampling
+import measuring.figures
+import measuring.intervals
+import measuring.kept
+import measuring.runs
+import measuring.sampling
 import numpy as np
 import pytest
 import torch
@@ -18,13 +18,13 @@ from matplotlib.figure import Figure
 
 def sourced(folder, iteration=0):
     """A checkpoint as diagnostics name one, its policy and that one's parameters [P]."""
-    source = common.runs.Source(ROOT / "algos" / "ppo.py", folder, iteration)
-    policy = common.sampling.checkpoint_state(source)[2].policy
-    return source, policy, common.sampling.flat_parameters(policy)
+    source = measuring.runs.Source(ROOT / "algos" / "ppo.py", folder, iteration)
+    policy = measuring.sampling.checkpoint_state(source)[2].policy
+    return source, policy, measuring.sampling.flat_parameters(policy)
 
 
 def cells(out, name):
-    return common.kept.read_cells(out / f"{name}.jsonl")
+    return measuring.kept.read_cells(out / f"{name}.jsonl")
 
 
 def landscape(run, out, *flags):
@@ -35,7 +35,7 @@ def landscape(run, out, *flags):
 
 def exact_reward(env, policy, parameters):
     """Expected return of a known problem's episode."""
-    pi = common.sampling.with_parameters(policy, parameters)(torch.eye(len(env.rewards)))
+    pi = measuring.sampling.with_parameters(policy, parameters)(torch.eye(len(env.rewards)))
     rewards = np.array(env.rewards) - ((pi.mean - torch.tensor(env.TARGET)) ** 2 + pi.variance).sum(1).numpy()
     return rewards.mean() if env is Bandit else rewards.sum()
 
@@ -46,11 +46,11 @@ def test_change_by_a_step_is_the_exact_difference_and_closer_for_the_pairing(kno
     [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("iteration")]
     source, policy, start = sourced(known / name)
     experience, points = (
-        common.sampling.collect_group(source, (0, 0, 1, 64, 0), 1, 64),
+        measuring.sampling.collect_group(source, (0, 0, 1, 64, 0), 1, 64),
         [(0, 0), (0, 1), (1, 0), (1, 1)],
     )
     step, _ = load("landscape").take_step(source, (0, 0), experience, points)
-    random = load("landscape").random_direction(source, common.sampling.generator(source, 0, 0, 0))
+    random = load("landscape").random_direction(source, measuring.sampling.generator(source, 0, 0, 0))
     with torch.no_grad():
         before = exact_reward(env, policy, start)
         for cell, (a, b) in zip(found, points):
@@ -60,15 +60,15 @@ def test_change_by_a_step_is_the_exact_difference_and_closer_for_the_pairing(kno
             assert abs(change["mean"] - exact) <= (high - low) + 1e-4, (a, b)  # four standard errors
             assert change["mean"] == pytest.approx(cell["mean"] - found[0]["mean"])
             returns, before_step = np.array(cell["returns"]), np.array(found[0]["returns"])  # as they are kept
-            assert common.intervals.t_interval(returns) == pytest.approx(cell["interval"], rel=1e-4)
-            again = common.intervals.paired_change(before_step, returns)["interval"]
+            assert measuring.intervals.t_interval(returns) == pytest.approx(cell["interval"], rel=1e-4)
+            again = measuring.intervals.paired_change(before_step, returns)["interval"]
             assert again == pytest.approx(change["interval"], rel=1e-4, abs=1e-4)
     by_step = found[2]["change"]
     unpaired = 2 * 1.96 * (2 / found[2]["episodes"]) ** 0.5 * found[2]["std"]
     assert by_step["interval"][1] - by_step["interval"][0] == pytest.approx(by_step["pairing"] * unpaired, rel=0.05)
     assert by_step["pairing"] < 0.2  # the resets and the noise, common to both, are nearly all of the variance
     assert found[0]["change"]["mean"] == 0 and found[0]["change"]["interval"] == [0, 0]
-    numbers = common.intervals.text(by_step, "{:+,.3g}".format)
+    numbers = measuring.intervals.text(by_step, "{:+,.3g}".format)
     gain = found[2]["surrogate"] - found[0]["surrogate"]
     assert line.startswith(f"iteration 0, step from 64 pairs: surrogate {gain:+.3g}, reward {numbers} over ")
     text = f"episodes; pairing by seed narrows the interval to {by_step['pairing']:.2f} of its width"
@@ -77,15 +77,15 @@ def test_change_by_a_step_is_the_exact_difference_and_closer_for_the_pairing(kno
 
 def test_paired_interval_by_hand():
     before, after = np.array([0.0, 10.0, 20.0, 30.0]), np.array([1.0, 13.0, 21.0, 33.0])
-    change = common.intervals.paired_change(before, after)
+    change = measuring.intervals.paired_change(before, after)
     half = 3.1824463 * (4 / 3) ** 0.5 / 2  # t of 3 degrees of freedom; differences 1 3 1 3
     assert change["mean"] == 2 and change["interval"] == pytest.approx([2 - half, 2 + half])
     variances = np.var(before, ddof=1) + np.var(after, ddof=1)
     assert change["pairing"] == pytest.approx(half / (2.446912 * (variances / 4) ** 0.5))
-    assert common.intervals.paired_change(np.ones(3), np.ones(3))["pairing"] is None
+    assert measuring.intervals.paired_change(np.ones(3), np.ones(3))["pairing"] is None
 
 
-class Noting(common.sampling.OneEpisode):
+class Noting(measuring.sampling.OneEpisode):
     """Notes the first observation and the actions of each episode."""
 
     seen = []
@@ -106,19 +106,20 @@ class Noting(common.sampling.OneEpisode):
 
 def test_common_random_numbers(known, monkeypatch):
     source, policy, start = sourced(known / "raw", 2)
-    here = common.sampling.play_seeds(source, (5,), 0, 6, start)
+    here = measuring.sampling.play_seeds(source, (5,), 0, 6, start)
     assert len(set(here)) > 3  # seeds differ
-    assert common.sampling.play_seeds(source, (5,), 0, 6, start) == here
+    assert measuring.sampling.play_seeds(source, (5,), 0, 6, start) == here
     assert (
-        common.sampling.play_seeds(source, (5,), 0, 2, start) + common.sampling.play_seeds(source, (5,), 2, 4, start)
+        measuring.sampling.play_seeds(source, (5,), 0, 2, start)
+        + measuring.sampling.play_seeds(source, (5,), 2, 4, start)
         == here
     )
-    monkeypatch.setattr(common.sampling, "OneEpisode", Noting)
+    monkeypatch.setattr(measuring.sampling, "OneEpisode", Noting)
     noises = []
     for shift in (0.0, 2.0):
         policy.mean[-1].bias.data += shift
         Noting.seen = []
-        common.sampling.play_seeds(source, (5,), 0, 6, common.sampling.flat_parameters(policy))
+        measuring.sampling.play_seeds(source, (5,), 0, 6, measuring.sampling.flat_parameters(policy))
         means = policy(torch.tensor(np.array([seen[0] for seen in Noting.seen]), dtype=torch.float32)).mean
         noises.append((np.array([seen[1] for seen in Noting.seen]) - means.detach().numpy(), Noting.seen))
     (noise, first), (other_noise, second) = noises
@@ -138,7 +139,7 @@ def test_noise_of_a_seed_is_the_same_for_every_policy(known):
     losses = []
     for std in (0.5, 1.0):
         policy.log_std.data.fill_(np.log(std))
-        played = common.sampling.play_seeds(source, (1,), 0, 20, common.sampling.flat_parameters(policy))
+        played = measuring.sampling.play_seeds(source, (1,), 0, 20, measuring.sampling.flat_parameters(policy))
         losses.append([sum(Chain.rewards) - total for total, _ in played])
     np.testing.assert_allclose(4 * np.array(losses[0]), losses[1], rtol=1e-4)
     assert np.std(losses[1]) > 1
@@ -165,7 +166,7 @@ def test_concentration_has_seeds_of_its_own_at_every_point(known, tmp_path):
     assert [cell["common_seeds"] for cell in found] == [True] * 4 + [False] * 4
     assert all("change" not in cell for cell in own)
     source, _, start = sourced(known / "bandit")
-    first = [total for total, _ in common.sampling.play_seeds(source, (0, 0, 2), 0, 300, start)]
+    first = [total for total, _ in measuring.sampling.play_seeds(source, (0, 0, 2), 0, 300, start)]
     assert common_seeds[0]["mean"] == pytest.approx(np.mean(first)) != own[0]["mean"]
 
 
@@ -193,7 +194,7 @@ def test_contours_have_the_step_on_x():
 
 def test_cuts_of_a_row_share_their_scales(known, tmp_path, monkeypatch):
     figures, module = {}, load("landscape")
-    monkeypatch.setattr(common.figures, "save_figure", lambda figure, path: figures.update({path.name: figure}))
+    monkeypatch.setattr(measuring.figures, "save_figure", lambda figure, path: figures.update({path.name: figure}))
     flags = "--grid 3 --reward-pairs 300 --concentration 60 120 --labels PPO-M=ppo".split()
     found = landscape(known / "bandit", tmp_path, *flags)
     assert list(figures) == ["landscape", "landscape_surfaces", "landscape_concentration"]
@@ -207,7 +208,7 @@ def test_cuts_of_a_row_share_their_scales(known, tmp_path, monkeypatch):
     assert surrogate_random.get_xlabel() == reward_random.get_xlabel() == module.RANDOM
     line = surrogate.lines[0]
     np.testing.assert_array_equal(line.get_xydata(), [(c["step"], c["surrogate"]) for c in found[:9:3]])
-    assert (line.get_label()[:11], line.get_color()) == ("PPO-M, step", common.figures.COLOURS["ppo_m"])
+    assert (line.get_label()[:11], line.get_color()) == ("PPO-M, step", measuring.figures.COLOURS["ppo_m"])
     line = reward_random.lines[0]
     np.testing.assert_array_equal(line.get_xydata(), [(c["random"], c["mean"]) for c in found[:3]])
     assert surrogate.lines[-1].get_xdata() == [1, 1]
@@ -231,9 +232,9 @@ def test_evaluation_through_training(known, tmp_path, capsys):
         assert cell["returns"]["all"] == pytest.approx([exact[-1]] * 3, abs=1e-4)
     out = capsys.readouterr().out
     assert "length 4 [4, 4] over 3 episodes (95 % t intervals)" in out
-    ends = common.intervals.t_interval(np.array([exact[6], exact[13]]))
+    ends = measuring.intervals.t_interval(np.array([exact[6], exact[13]]))
     assert (
-        f"[{common.intervals.short(ends[0])}, {common.intervals.short(ends[1])}] over 2 runs (95 % t interval)"
+        f"[{measuring.intervals.short(ends[0])}, {measuring.intervals.short(ends[1])}] over 2 runs (95 % t interval)"
         in out.splitlines()[-2]
     )
     assert out.splitlines()[-2].startswith("ppo, 384 steps: return ")
@@ -257,7 +258,7 @@ def test_table_has_the_steps_nearest_a_million_and_the_last(tmp_path, capsys):
 def test_curves_are_means_over_runs_as_far_as_all_have_come(known, monkeypatch, tmp_path, capsys):
     module = load("evaluate")
     sources = [
-        common.runs.Source(ROOT, tmp_path / run, i) for run, i in (("a", 0), ("a", 1), ("a", 2), ("b", 0), ("b", 2))
+        measuring.runs.Source(ROOT, tmp_path / run, i) for run, i in (("a", 0), ("a", 1), ("a", 2), ("b", 0), ("b", 2))
     ]
     numbers = [1.0, 2.0, 3.0, 5.0, 9.0]
     found = [
@@ -293,6 +294,6 @@ def test_curves_are_means_over_runs_as_far_as_all_have_come(known, monkeypatch, 
 
 def test_a_dot_in_the_name_of_a_run_keeps_its_figures_apart(figures, tmp_path):
     for name in ("landscape_ppo__policy-lr=0.0003", "landscape_ppo__policy-lr=0.0003_surfaces", "landscape.jsonl"):
-        common.figures.save_figure(common.figures.new_figure(1, 1, (2, 2))[0], tmp_path / name)
+        measuring.figures.save_figure(measuring.figures.new_figure(1, 1, (2, 2))[0], tmp_path / name)
     names = "landscape", "landscape_ppo__policy-lr=0.0003", "landscape_ppo__policy-lr=0.0003_surfaces"
     assert sorted(figures) == sorted(name + suffix for name in names for suffix in (".pdf", ".png"))

@@ -4,10 +4,10 @@ import contextlib
 import shutil
 from unittest.mock import patch
 
-import common.intervals
-import common.kept
-import common.runs
-import common.sampling
+import measuring.intervals
+import measuring.kept
+import measuring.runs
+import measuring.sampling
 import numpy as np
 import pytest
 import torch
@@ -29,7 +29,7 @@ def planted(tmp_path_factory):
     mine.write_text(source.replace(RATES, f"{RATES}\n    policy_lr *= 100 if state.iteration == {PLANTED} else 1"))
     chain = RAW | dict(env_id="environments:Chain-v0", total_timesteps=768, num_steps=128, policy_lr=0.001)
     flags = flags_of("ppo", run_name="chain", runs_dir=str(folder), checkpoint_every=1, **chain)
-    common.runs.load_script(mine).main(flags)
+    measuring.runs.load_script(mine).main(flags)
     return folder
 
 
@@ -38,7 +38,7 @@ def replay(run, first, last, out, *flags, episodes=3, draws=False):
     span = f"--from {first} --to {last} --episodes {episodes} --jobs 1".split()
     with contextlib.nullcontext() if draws else patch.object(load("replay"), "draw_updates"):
         load("replay").main([str(run), *span, *flags, "--out", str(out)])
-    return common.kept.read_cells(out / "replay.jsonl")
+    return measuring.kept.read_cells(out / "replay.jsonl")
 
 
 def checkpoint(run, iteration):
@@ -63,8 +63,8 @@ def test_planted_update_is_found_at_its_iteration_with_the_exact_rewards(planted
     assert found["statistics"]["policy_lr"] == pytest.approx(100 * 0.001 * 0.5)
     assert [cell["unlike_checkpoint"] for cell in cells] == [[]] * 6
     with torch.no_grad():
-        sources = [common.runs.Source(planted / "my_ppo.py", planted / "chain", i) for i in range(7)]
-        exact = [exact_reward(common.sampling.checkpoint_state(source)[2]) for source in sources]
+        sources = [measuring.runs.Source(planted / "my_ppo.py", planted / "chain", i) for i in range(7)]
+        exact = [exact_reward(measuring.sampling.checkpoint_state(source)[2]) for source in sources]
     for i, cell in enumerate(cells):
         before, after = load("replay").returns_of(cell)
         for returns, expected in ((before, exact[i]), (after, exact[i + 1]), (after - before, exact[i + 1] - exact[i])):
@@ -93,9 +93,9 @@ def test_replay_is_training_to_the_bit(known, tmp_path, algo, capsys):
 
 def test_quantities_by_hand(known, tmp_path):
     [cell] = replay(known / "few_ppo", 1, 2, tmp_path)
-    source = common.runs.Source(ROOT / "algos" / "ppo.py", known / "few_ppo", 1)
-    script, settings, _ = common.sampling.checkpoint_state(source)
-    before, after, _, experience, batch = common.sampling.next_iteration(source)
+    source = measuring.runs.Source(ROOT / "algos" / "ppo.py", known / "few_ppo", 1)
+    script, settings, _ = measuring.sampling.checkpoint_state(source)
+    before, after, _, experience, batch = measuring.sampling.next_iteration(source)
     kls = kl_divergence(before.policy(batch["obs"]), after.policy(batch["obs"])).detach()
     assert cell["max_kl_pair"] == kls.argmax() and cell["max_kl"] == kls.max()
     assert cell["stds"] == pytest.approx(after.policy.log_std.exp().tolist())
@@ -122,10 +122,10 @@ def test_step_of_the_episode_goes_on_from_the_last_rollout_of_each_actor():
 
 def test_both_policies_act_with_the_normalizers_of_the_next_iteration(known, tmp_path):
     [cell] = replay(known / "few_ppo", 1, 2, tmp_path)
-    next_one = common.runs.Source(ROOT / "algos" / "ppo.py", known / "few_ppo", 2)
+    next_one = measuring.runs.Source(ROOT / "algos" / "ppo.py", known / "few_ppo", 2)
     for when, i in (("before", 1), ("after", 2)):
-        policy = common.sampling.checkpoint_state(next_one._replace(iteration=i))[2].policy
-        episodes = common.sampling.play_seeds(next_one, (0,), 0, 3, common.sampling.flat_parameters(policy))
+        policy = measuring.sampling.checkpoint_state(next_one._replace(iteration=i))[2].policy
+        episodes = measuring.sampling.play_seeds(next_one, (0,), 0, 3, measuring.sampling.flat_parameters(policy))
         assert cell[when]["returns"] == [x for x, _ in episodes]
 
 
@@ -133,7 +133,7 @@ def test_interval_is_corrected_for_the_number_of_updates():
     before, after = np.array([0.0, 10.0, 20.0, 30.0]), np.array([-1.0, 7.0, 19.0, 27.0])
     error = (4 / 3) ** 0.5 / 2  # differences -1 -3 -1 -3
     for updates, t in ((1, 3.1824463), (5, 5.8409093), (25, 10.2145)):  # Student's, 3 degrees of freedom, 1 - 0.025 / n
-        found = common.intervals.paired_change(before, after, updates)
+        found = measuring.intervals.paired_change(before, after, updates)
         ends = found["mean"], *found["interval"]
         assert ends == pytest.approx((-2, -2 - t * error, -2 + t * error), rel=1e-4)
         assert found["visible"] == pytest.approx((t + 0.9784723) * error, rel=1e-4)
@@ -179,7 +179,7 @@ def test_no_fall_says_how_large_a_one_would_have_been_seen(capsys):
     assert f"a fall of {visible:.3g} would be detected with probability 0.8" in first and 0.5 < visible < 0.9
     # Falls of that size are seen in four of five repeats.
     x = rng.normal(-visible, 1, (4000, 30))
-    seen = [common.intervals.paired_change(np.zeros(30), y, 7)["interval"][1] < 0 for y in x[:1500]]
+    seen = [measuring.intervals.paired_change(np.zeros(30), y, 7)["interval"][1] < 0 for y in x[:1500]]
     assert np.mean(seen) == pytest.approx(0.8, abs=0.1)
     assert second.startswith("the lowest change: update ")
 

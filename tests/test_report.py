@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 from types import SimpleNamespace
 
-import common.intervals
+import measuring.intervals
 import numpy as np
 import pytest
 from conftest import flags_of, load
@@ -231,20 +231,20 @@ def test_speed_and_completeness():
 
 def test_difference_is_welchs_corrected_for_the_looks():
     x, y = np.array([1.0, 2, 3, 4]), np.array([10.0, 30, 20])
-    found = common.intervals.difference(x, y)
+    found = measuring.intervals.difference(x, y)
     # Variances 5/12 and 100/3 of the means, 2.0506 degrees of freedom
     assert found["mean"] == pytest.approx(-17.5)
     assert found["interval"] == pytest.approx([-41.93, 6.93], abs=0.05)
-    wider = common.intervals.difference(x, y, looks=2)["interval"]
+    wider = measuring.intervals.difference(x, y, looks=2)["interval"]
     assert wider[0] < found["interval"][0] and wider[1] > found["interval"][1]
-    assert common.intervals.difference(np.ones(3), np.zeros(3)) == numbers(1, 1, 1)
-    assert common.intervals.difference(np.ones(3), np.zeros(1))["interval"] is None
+    assert measuring.intervals.difference(np.ones(3), np.zeros(3)) == numbers(1, 1, 1)
+    assert measuring.intervals.difference(np.ones(3), np.zeros(1))["interval"] is None
 
 
 def test_ratio_of_sums_over_episodes():
     """Two episodes of 3 and 1 steps, one of which clips: 1 of 4, 0.25; their parts are 1 - 0.75 and 0 - 0.25, of 2."""
     ends = np.array([False, False, True, True])
-    found = common.intervals.ratio_of_sums(np.array([0, 1, 0, 0]), 1, ends)
+    found = measuring.intervals.ratio_of_sums(np.array([0, 1, 0, 0]), 1, ends)
     assert found["mean"] == 0.25 and found["episodes"] == 2
     assert found["interval"] == pytest.approx([0, 0.25 + 12.7062 * 0.125])
 

@@ -12,7 +12,7 @@ import pytest
 import tyro
 from conftest import ALGOS, ROOT, load
 
-TOOLS = "matplotlib jinja2 scipy submitit pytest pytest-xdist stable-baselines3 ruff".split()  # not for the scripts
+TOOLS = "matplotlib jinja2 scipy pytest pytest-xdist stable-baselines3 ruff".split()  # not for the scripts
 
 
 @pytest.mark.parametrize("algo", ALGOS)

@@ -11,8 +11,8 @@ from itertools import permutations
 import numpy as np
 import pytest
 import torch
-from common import intervals
 from conftest import ALGOS, ROOT, load, start
+from measuring import intervals
 from scipy import stats
 
 FIGURES = ROOT / "figures"

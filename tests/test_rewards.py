@@ -8,9 +8,9 @@ from dataclasses import asdict
 from itertools import product
 from unittest.mock import patch
 
-import common.figures
-import common.intervals
-import common.runs
+import measuring.figures
+import measuring.intervals
+import measuring.runs
 import numpy as np
 import pytest
 from conftest import ALGOS, load
@@ -108,17 +108,17 @@ def test_statistics_match_scipy_and_rliable(results):
 def test_a_bootstrap_interval_is_bca_and_none_where_all_draws_are_alike():
     module = load("rewards")
     samples = [np.array(x, float) for x in ([2311, 1757, 3239], [2187, 2380], [1, 4, 2], [1, 3, 0])]
-    found = common.intervals.bootstrap(module.improvement, *samples)
+    found = measuring.intervals.bootstrap(module.improvement, *samples)
     assert found["mean"] == pytest.approx((3 / 6 + 6.5 / 9) / 2)
     x = np.random.default_rng(0).exponential(size=20)
-    found = common.intervals.bootstrap(module.interquartile_mean, x)
+    found = measuring.intervals.bootstrap(module.interquartile_mean, x)
     expected = stats.bootstrap(
         (x,), lambda y, axis: stats.trim_mean(y, 0.25, axis=axis), n_resamples=10_000, rng=1
     ).confidence_interval
     assert found["interval"] == pytest.approx(list(expected), abs=0.03)
-    apart = common.intervals.bootstrap(module.improvement, np.array([5.0, 6, 7]), np.array([1.0, 2, 3]))
+    apart = measuring.intervals.bootstrap(module.improvement, np.array([5.0, 6, 7]), np.array([1.0, 2, 3]))
     assert apart == dict(mean=1.0, interval=None)
-    assert common.intervals.bootstrap(module.improvement, np.array([5.0]), np.array([1.0, 2]))["interval"] is None
+    assert measuring.intervals.bootstrap(module.improvement, np.array([5.0]), np.array([1.0, 2]))["interval"] is None
 
 
 def test_aai_acli_and_the_main_effects(write, aggregate, capsys):
@@ -148,12 +148,12 @@ def test_intervals_cover_what_they_say():
     """95 % of 2,000 intervals of normal data hold the truth, with few runs and many, of unlike scatter and number."""
     rng = np.random.default_rng(1)
     for n in (3, 10, 30):
-        found = [common.intervals.mean_of(x)["interval"] for x in rng.normal(size=(2000, n))]
+        found = [measuring.intervals.mean_of(x)["interval"] for x in rng.normal(size=(2000, n))]
         assert np.mean([low < 0 < high for low, high in found]) == pytest.approx(0.95, abs=0.015)
     for sizes in ((3, 8), (10, 10), (3, 5, 8, 10)):
         signs = (1, -1) if len(sizes) == 2 else (0.5, -0.5, -0.5, 0.5)
         drawn = zip(*[rng.normal(scale=i + 1, size=(2000, n)) for i, n in enumerate(sizes)])
-        found = [common.intervals.contrast(list(x), signs)["interval"] for x in drawn]
+        found = [measuring.intervals.contrast(list(x), signs)["interval"] for x in drawn]
         assert np.mean([low < 0 < high for low, high in found]) == pytest.approx(0.95, abs=0.02), sizes
 
 
@@ -168,7 +168,7 @@ def test_intervals_over_episodes_and_over_pairs_cover():
             ends = np.zeros(lengths.sum(), bool)
             ends[np.cumsum(lengths) - 1] = True
             x = np.repeat(rng.exponential(size=40), lengths) * rng.exponential(size=len(ends))
-            low, high = common.intervals.ratio_of_sums(x, 1, ends, in_logarithms)["interval"]
+            low, high = measuring.intervals.ratio_of_sums(x, 1, ends, in_logarithms)["interval"]
             found.append(low < 1 < high)
         held[in_logarithms] = np.mean(found)
     assert held == {False: pytest.approx(0.93, abs=0.03), True: pytest.approx(0.94, abs=0.03)}
@@ -177,7 +177,7 @@ def test_intervals_over_episodes_and_over_pairs_cover():
         for _ in range(300):
             vectors = rng.normal(size=(12, 30))
             vectors[:, 0] += length
-            cosines = common.intervals.pairwise(common.intervals.cosines(vectors, vectors), 200)
+            cosines = measuring.intervals.pairwise(measuring.intervals.cosines(vectors, vectors), 200)
             found.append(cosines["interval"])
         means = np.mean([np.mean(ends) for ends in found])
         assert np.mean([low <= means <= high for low, high in found]) > 0.9, length
@@ -331,8 +331,8 @@ def test_labels_say_what_differs(write, aggregate):
 
 @pytest.mark.parametrize("algo", ALGOS)
 def test_defaults_are_those_of_the_script(algo):
-    assert common.runs.default_flags(algo) == {common.runs.flag(*x) for x in asdict(load(algo).Args()).items()}
-    assert common.runs.default_flags("nothing") == set()
+    assert measuring.runs.default_flags(algo) == {measuring.runs.flag(*x) for x in asdict(load(algo).Args()).items()}
+    assert measuring.runs.default_flags("nothing") == set()
 
 
 def test_given_labels_name_settings_that_differ_between_environments(write, aggregate, capsys):
@@ -352,7 +352,7 @@ def test_the_other_diagnostics_draw_one_setting_alike_and_two_apart(write):
     settings = [(dict(reward_scale=scale), seed) for scale in (True, False) for seed in (1, 2)]
     folders = tuple(write(1, seed=seed, **setting) for setting, seed in settings)
     for labels, expected in ((), ("ppo", "ppo no-reward-scale")), (("PPO-M=ppo no-reward-scale",), ("ppo", "PPO-M")):
-        a, b, c, d = common.figures.run_styles(folders, labels)
+        a, b, c, d = measuring.figures.run_styles(folders, labels)
         assert a == b and c == d and (a["label"], c["label"]) == expected
         assert a["color"] != c["color"] and a["marker"] != c["marker"]
 
@@ -390,7 +390,7 @@ def test_paired_differences_are_by_seed(write, aggregate, tmp_path):
         exact = [rewards[tuple(on), seed] - rewards[tuple(off), seed] for seed in seeds]
         assert x["seeds"] == seeds and x["differences"] == pytest.approx(exact)
         assert x["mean"]["mean"] == pytest.approx(np.mean(exact))
-        assert x["mean"]["interval"] == pytest.approx(common.intervals.t_interval(np.array(exact)))
+        assert x["mean"]["interval"] == pytest.approx(measuring.intervals.t_interval(np.array(exact)))
     assert [len(x["others_on"]) for x in found] == [8, 0] * 9 + [0] and found[-1]["switched"] == NINE
     lines = (tmp_path / "out" / "rewards.md").read_text().splitlines()
     rows = [

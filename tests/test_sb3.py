@@ -15,9 +15,9 @@ from dataclasses import replace
 from types import SimpleNamespace
 from unittest.mock import patch
 
-import common.runs
-import common.sampling
 import gymnasium as gym
+import measuring.runs
+import measuring.sampling
 import numpy as np
 import pytest
 import torch
@@ -95,11 +95,11 @@ def test_networks_and_normalizers_are_those_of_the_agent(trained, name, iteratio
 def test_episodes_are_those_of_the_agent(trained, name):
     """Played by this project's evaluation and by SB3's predict, from the same seeds, without noise."""
     module, args, _, model, env = imported(trained, name, 4)
-    source = common.runs.Source(ROOT / "diagnostics" / "sb3.py", trained / f"run_{name}", 4)
+    source = measuring.runs.Source(ROOT / "diagnostics" / "sb3.py", trained / f"run_{name}", 4)
     parameters = load("evaluate").acting_parameters(source, True)
-    played, single = common.sampling.play_seeds(source, (0,), 0, 5, parameters), gym.make(args.env_id)
+    played, single = measuring.sampling.play_seeds(source, (0,), 0, 5, parameters), gym.make(args.env_id)
     for i, (total, length) in enumerate(played):
-        obs, _ = single.reset(seed=int(common.sampling.generator(source, 0, i).integers(2**31)))
+        obs, _ = single.reset(seed=int(measuring.sampling.generator(source, 0, i).integers(2**31)))
         rewards, ended = [], False
         while not ended:
             action, _ = model.predict(env.normalize_obs(obs), deterministic=True)
@@ -112,8 +112,8 @@ def test_episodes_are_those_of_the_agent(trained, name):
 def test_stochastic_episodes_have_the_mean_of_the_agents(trained):
     """Differing random numbers, so the means are compared: Welch's test passes in 999 of 1,000 cases."""
     module, args, _, model, env = imported(trained, "hopper", 4)
-    source = common.runs.Source(ROOT / "diagnostics" / "sb3.py", trained / "run_hopper", 4)
-    played = common.sampling.play_seeds(source, (0,), 0, 40, load("evaluate").acting_parameters(source, False))
+    source = measuring.runs.Source(ROOT / "diagnostics" / "sb3.py", trained / "run_hopper", 4)
+    played = measuring.sampling.play_seeds(source, (0,), 0, 40, load("evaluate").acting_parameters(source, False))
     env.training, env.norm_reward = False, False
     theirs, _ = evaluate_policy(model, env, 40, deterministic=False, return_episode_rewards=True)
     assert ttest_ind([total for total, _ in played], theirs, equal_var=False).pvalue > 0.001
@@ -259,11 +259,13 @@ def test_files_are_the_iterations_that_they_have_reached(trained, capsys):
     module, args, state, model, _ = imported(trained, "hopper", 2)
     for other in (args, replace(args, num_envs=3, num_steps=100)):  # diagnostics' own rollouts do not move the schedule
         assert module.value_now(other, state, args.learning_rate) == pytest.approx(3e-4 / 4)
-    source = common.runs.Source(ROOT / "diagnostics" / "sb3.py", trained / "run_hopper", 4)
-    config = common.runs.read_config(source.run)
-    assert common.runs.planned_steps(config) == 2048  # the iteration that it is given is not missing from its training
-    assert not common.runs.can_step(source)  # its learning rate has come down to 0
-    assert common.runs.can_step(source._replace(run=trained / "run_pendulum"))
+    source = measuring.runs.Source(ROOT / "diagnostics" / "sb3.py", trained / "run_hopper", 4)
+    config = measuring.runs.read_config(source.run)
+    assert (
+        measuring.runs.planned_steps(config) == 2048
+    )  # the iteration that it is given is not missing from its training
+    assert not measuring.runs.can_step(source)  # its learning rate has come down to 0
+    assert measuring.runs.can_step(source._replace(run=trained / "run_pendulum"))
 
 
 def test_folder_of_the_zoo(trained, tmp_path, capsys):
@@ -279,7 +281,7 @@ def test_folder_of_the_zoo(trained, tmp_path, capsys):
     module, paths = load("sb3"), sorted((out / "checkpoints").iterdir())
     found = [module.load_checkpoint(path)["obs_stats"]["count"] for path in paths]
     assert len(found) == 2 and found[0] == found[1]
-    assert common.runs.read_config(out)["args"]["env_id"] == "Hopper-v5"  # which the monitor says
+    assert measuring.runs.read_config(out)["args"]["env_id"] == "Hopper-v5"  # which the monitor says
 
 
 # Agents that must not become another agent, one for each way in which that has happened ------------------------------
@@ -317,7 +319,7 @@ def bring_in(capsys, out, *arguments):
             [*notes, line] = capsys.readouterr().err.splitlines()
             assert ended.code == 2 and line.startswith("sb3.py: ") and not out.exists()
             return line, notes
-    return SimpleNamespace(**common.runs.read_config(out)["args"]), capsys.readouterr().err.splitlines()
+    return SimpleNamespace(**measuring.runs.read_config(out)["args"]), capsys.readouterr().err.splitlines()
 
 
 def edited(path, new, data=None, parts=None, tensors=None):
@@ -537,19 +539,19 @@ def test_what_a_file_names_is_not_imported(small, runs, monkeypatch, capsys):
     (runs / "mine.py").write_text(
         "import gymnasium\ngymnasium.register('Mine-v0', gymnasium.spec('Pendulum-v1').entry_point)"
     )
-    assert common.runs.read_config(runs / "run")
-    source = common.runs.Source(ROOT / "diagnostics" / "sb3.py", runs / "run", 2)
+    assert measuring.runs.read_config(runs / "run")
+    source = measuring.runs.Source(ROOT / "diagnostics" / "sb3.py", runs / "run", 2)
     with pytest.raises(SystemExit):  # the checkpoint says Pendulum-v1
-        common.runs.load_checkpoint(source)
+        measuring.runs.load_checkpoint(source)
     torch.save(torch.load(checkpoint, weights_only=True) | dict(args=config["args"]), checkpoint)
-    assert common.runs.can_step(source) and not (runs / "imported").exists()
+    assert measuring.runs.can_step(source) and not (runs / "imported").exists()
 
 
 def test_clip_in_force_is_that_of_the_checkpoint(tmp_path, capsys):
     train(tmp_path / "agent.zip", clip_range=LinearSchedule(0.3, 0.1, 0.8))
     bring_in(capsys, tmp_path / "run", tmp_path / "agent.zip")
-    source = common.runs.Source(ROOT / "diagnostics" / "sb3.py", tmp_path / "run", 2)
-    heldout = common.sampling.collect_group(source, (0,), 1, 32)
+    source = measuring.runs.Source(ROOT / "diagnostics" / "sb3.py", tmp_path / "run", 2)
+    heldout = measuring.sampling.collect_group(source, (0,), 1, 32)
     [numbers] = load("trust_region").measure_step(source, None, None, lambda: heldout)
     assert numbers["max_ratio_allowed"] == 1.1  # the first was 1.3
 

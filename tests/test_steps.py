@@ -3,10 +3,10 @@
 import shutil
 from itertools import product
 
-import common.intervals
-import common.kept
-import common.runs
-import common.sampling
+import measuring.intervals
+import measuring.kept
+import measuring.runs
+import measuring.sampling
 import numpy as np
 import pytest
 import torch
@@ -20,14 +20,14 @@ def run(known):
 
 def test_kl_between_policies_is_exact(run):
     """Means s apart, at the stds a and b: (a^2 + s^2) / 2 b^2 - 1/2 + ln b/a and the same the other way round."""
-    module, source = load("steps"), common.runs.Source(ROOT / "algos" / "ppo.py", run, 0)
-    policy = common.sampling.checkpoint_state(source)[2].policy
+    module, source = load("steps"), measuring.runs.Source(ROOT / "algos" / "ppo.py", run, 0)
+    policy = measuring.sampling.checkpoint_state(source)[2].policy
     parameters = []
     for shift, std in ((0.0, 1.0), (0.5, 2.0)):
         with torch.no_grad():
             policy.mean[-1].bias += shift
             policy.log_std.fill_(np.log(std))
-        parameters.append(common.sampling.flat_parameters(policy))
+        parameters.append(measuring.sampling.flat_parameters(policy))
     found = module.kls(policy, parameters, np.eye(4, dtype=np.float32))
     of_an_action = [1.25 / 8 - 0.5 + np.log(2), 4.25 / 2 - 0.5 - np.log(2)]
     np.testing.assert_allclose(found, np.array([[0, 1], [1, 0]]) * sum(of_an_action), atol=1e-6)  # of two, halved
@@ -40,8 +40,8 @@ def test_step_is_taken_with_the_optimizer_and_the_learning_rate_of_the_checkpoin
         shutil.copy(run / "config.json", tmp_path / name)
         checkpoint = torch.load(run / "checkpoints" / path.name, weights_only=True)
         torch.save(checkpoint | {name: change(checkpoint[name]) for name, change in changes.items()}, path)
-        source = common.runs.Source(ROOT / "algos" / "ppo.py", tmp_path / name, 3)
-        start = common.sampling.flat_parameters(common.sampling.checkpoint_state(source)[2].policy)
+        source = measuring.runs.Source(ROOT / "algos" / "ppo.py", tmp_path / name, 3)
+        start = measuring.sampling.flat_parameters(measuring.sampling.checkpoint_state(source)[2].policy)
         return torch.from_numpy(load("steps").training_step(source, (0,), 1, 64)) - start
 
     as_it_is, again = step("a"), step("b")
@@ -57,7 +57,7 @@ def test_steps_from_the_same_batches_are_one_step(run, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "draw_steps", lambda *_: None)  # a KL of 0 has no logarithm
     monkeypatch.setattr(module, "training_step", lambda source, seed, *size: step(source, seed[:-1], *size))
     module.main([str(run), "--out", str(tmp_path), "--jobs", "1", "--repeats", "3"])
-    for cell in common.kept.read_cells(tmp_path / "steps.jsonl"):
+    for cell in measuring.kept.read_cells(tmp_path / "steps.jsonl"):
         assert cell["cosine"]["mean"] == pytest.approx(1) and cell["kl"]["mean"] == pytest.approx(0, abs=1e-6)
         assert min(cell["norms"]) == max(cell["norms"]) > 0
 
@@ -66,7 +66,7 @@ def from_pairs(values, n):
     """Mean and interval over pairs of n items, from the values of the pairs alone."""
     matrix = np.zeros((n, n))
     matrix[np.triu_indices(n, 1)] = values
-    found = common.intervals.pairwise(matrix + matrix.T)
+    found = measuring.intervals.pairwise(matrix + matrix.T)
     return [found["mean"], *found["interval"]]
 
 
@@ -75,7 +75,7 @@ def test_steps_are_measured_where_there_are_some(run, tmp_path, capsys):
     for checkpoints, expected in (([], [0, 2, 3, 5]), (["all"], [0, 1, 2, 3, 4, 5]), (["2"], [2])):
         module.main(flags + (["--checkpoints", *checkpoints] if checkpoints else []))
         lines = [line for line in capsys.readouterr().out.splitlines() if "cosine" in line]
-        for cell, name in product(common.kept.read_cells(tmp_path / "steps.jsonl"), ("cosine", "kl")):
+        for cell, name in product(measuring.kept.read_cells(tmp_path / "steps.jsonl"), ("cosine", "kl")):
             again = from_pairs(cell[name]["all"], 3)
             assert again == pytest.approx([cell[name]["mean"], *cell[name]["interval"]], rel=1e-4), name
         assert [int(line.split("iteration ")[1].split(":")[0]) for line in lines] == expected

@@ -10,8 +10,8 @@ import subprocess
 import sys
 import time
 
-import common.runs
-import common.sampling
+import measuring.runs
+import measuring.sampling
 import numpy as np
 import pytest
 import torch
@@ -188,8 +188,8 @@ def test_compiled_run_continues_to_the_same_bits_in_another_process(runs, monkey
     flags = flags_of("ppo", run_name="b", checkpoint_every=1, **small | dict(policy_hidden="5", value_hidden="5"))
     subprocess.run(command("ppo", flags), check=True)
     for name in ("a", "b"):
-        source = common.runs.Source(ROOT / "algos" / "ppo.py", runs / "runs" / name, 2)
-        _, after, *_ = common.sampling.next_iteration(source)
+        source = measuring.runs.Source(ROOT / "algos" / "ppo.py", runs / "runs" / name, 2)
+        _, after, *_ = measuring.sampling.next_iteration(source)
         stored = torch.load(source._replace(iteration=3).path, weights_only=True)
         for part in ("policy", "value"):
             assert_same(getattr(after, part).state_dict(), stored[part])

@@ -1,9 +1,9 @@
 """What value.py and trust_region.py measure, on cases worked out by hand."""
 
-import common.figures
-import common.intervals
-import common.kept
 import gymnasium as gym
+import measuring.figures
+import measuring.intervals
+import measuring.kept
 import numpy as np
 import pytest
 import torch
@@ -96,7 +96,7 @@ def test_exact_values_of_a_constant_reward_miss_the_returns_as_released(tmp_path
     checkpoint["args"]["value_lr"] = 1e-12
     torch.save(checkpoint, path)
     load("value").main([str(path.parent.parent), "--checkpoints", "0", "--jobs", "1", "--heldout-pairs", "128"])
-    [cell] = common.kept.read_cells(path.parent.parent / "figures" / "value.jsonl")
+    [cell] = measuring.kept.read_cells(path.parent.parent / "figures" / "value.jsonl")
 
     def missed(d):  # V = 1 / (1 - gamma) against the sum of d rewards of 1
         return GAMMA**d / (1 - GAMMA**d)
@@ -121,7 +121,10 @@ def test_errors_by_distance_are_those_of_checkpoints_after_the_first(known, tmp_
     module, drawn = load("value"), []
     flags = "--checkpoints 0 1 --jobs 1 --heldout-pairs 300".split()
     module.main([str(known / "chain"), "--out", str(tmp_path), *flags])
-    cells, style = common.kept.read_cells(tmp_path / "value.jsonl"), common.figures.line_styles({"ppo": "ppo"})["ppo"]
+    cells, style = (
+        measuring.kept.read_cells(tmp_path / "value.jsonl"),
+        measuring.figures.line_styles({"ppo": "ppo"})["ppo"],
+    )
     for factor in (1, 1000):
         for x in (x for name in module.TARGETS for x in module.heldout_bins(cells[0], name)):
             x["mean"] = factor * x["mean"]
@@ -154,12 +157,12 @@ def test_interval_of_the_relative_error_is_over_episodes():
     ends = dict(terminations=np.zeros(6, bool), ends=np.tile([False, True], 3))
     numbers = load("value").relative_errors(torch.from_numpy(1 + errors).flatten(), torch.ones(6), ends)
     assert numbers["mean"] == pytest.approx(errors.mean())
-    low, high = common.intervals.t_interval(errors.mean(1) / errors.mean())
+    low, high = measuring.intervals.t_interval(errors.mean(1) / errors.mean())
     assert numbers["interval"] == pytest.approx([0.7 / 3 * np.exp(low - 1), 0.7 / 3 * np.exp(high - 1)])
     assert numbers["mean_of_all"] == pytest.approx(errors.mean()) and numbers["episodes"] == 3
     sums, pairs = map(np.array, numbers["of_episodes"])  # as they are kept
     assert sums.sum() / pairs.sum() == pytest.approx(numbers["mean"])
-    ends = common.intervals.t_interval((sums / numbers["mean"] - pairs) / pairs.mean())
+    ends = measuring.intervals.t_interval((sums / numbers["mean"] - pairs) / pairs.mean())
     assert numbers["mean"] * np.exp(ends) == pytest.approx(numbers["interval"], rel=1e-4)
 
 
@@ -183,11 +186,11 @@ def test_largest_ratio_and_kl_are_averaged_over_parts_of_the_batch_size():
     assert halves["max_kl"] == pytest.approx((kls[1] + kls[3]) / 2)
     assert halves["max_ratio"] == pytest.approx((ratios[0] + ratios[4]) / 2)
     assert halves["mean_kl"] == pytest.approx(kls[:6].mean())
-    assert halves["max_kl_interval"] == pytest.approx(common.intervals.t_interval(kls[[1, 3]]))
+    assert halves["max_kl_interval"] == pytest.approx(measuring.intervals.t_interval(kls[[1, 3]]))
     for name in ("max_ratio", "mean_kl", "max_kl"):
         of_parts = np.array(halves[f"{name}_parts"])
         assert of_parts.mean() == pytest.approx(halves[name], rel=1e-4)
-        assert common.intervals.t_interval(of_parts) == pytest.approx(halves[f"{name}_interval"], rel=1e-4)
+        assert measuring.intervals.t_interval(of_parts) == pytest.approx(halves[f"{name}_interval"], rel=1e-4)
     for part in (7, 8, 100):  # one part, smaller than the training batch perhaps
         whole = module.step_size(policy, batch, part)
         assert (whole["parts"], whole["max_kl_interval"]) == (1, None)
@@ -222,8 +225,8 @@ def test_limits_are_drawn_once_and_say_whose_they_are():
 
 
 def test_settings_can_be_told_apart_without_colours():
-    looks = common.figures.line_styles({algo: algo for algo in common.figures.COLOURS})
-    looks = [common.figures.tell_apart(look) for look in looks.values()]
+    looks = measuring.figures.line_styles({algo: algo for algo in measuring.figures.COLOURS})
+    looks = [measuring.figures.tell_apart(look) for look in looks.values()]
     assert len({(look["marker"], look["fillstyle"], look["linestyle"]) for look in looks}) == len(looks)
     assert ":" not in {look["linestyle"] for look in looks}  # dotted is what is not measured
 
@@ -236,6 +239,6 @@ def test_t_intervals_cover_the_mean(n):
     def coverage(interval):
         return np.mean([low < 0 < high for low, high in map(interval, draws)])
 
-    assert coverage(common.intervals.t_interval) == pytest.approx(
+    assert coverage(measuring.intervals.t_interval) == pytest.approx(
         0.95, abs=0.015
     )  # three standard errors of 2,000 draws

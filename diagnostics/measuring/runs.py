@@ -323,7 +323,7 @@ def output_folder(out: Path | None, folders: tuple[Path, ...]) -> Path:
 # Checkpoints ---------------------------------------------------------------------------------------------------------
 
 
-def load_checkpoint(source: Source) -> dict[str, Any]:
+def checkpoint_of(source: Source) -> dict[str, Any]:
     """Loads a checkpoint. Stops where it names another environment than config.json, which read_config has checked."""
     checkpoint = load_script(source.script).load_checkpoint(source.path)
     if checkpoint["args"]["env_id"] != read_config(source.run)["args"]["env_id"]:
@@ -334,7 +334,7 @@ def load_checkpoint(source: Source) -> dict[str, Any]:
 @functools.cache
 def can_step(source: Source) -> bool:
     """Tells whether the checkpoint has a next iteration. A finished run's last one has none: its learning rate is 0."""
-    done, config = load_checkpoint(source)["global_step"], read_config(source.run)
+    done, config = checkpoint_of(source)["global_step"], read_config(source.run)
     return done < config["args"]["total_timesteps"] // batch_size(config) * batch_size(config)
 
 

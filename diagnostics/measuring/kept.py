@@ -20,8 +20,8 @@ import torch
 from filelock import FileLock, Timeout
 from tqdm import tqdm
 
-from common import intervals, runs, sampling
-from common.runs import Options, Source
+from measuring import intervals, runs, sampling
+from measuring.runs import Options, Source
 
 # Files of cells ------------------------------------------------------------------------------------------------------
 

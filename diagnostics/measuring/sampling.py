@@ -31,8 +31,8 @@ from torch.distributions import Independent, Normal, kl_divergence
 from torch.func import functional_call
 from tqdm import tqdm
 
-from common import runs
-from common.runs import Source
+from measuring import runs
+from measuring.runs import Source
 
 VERSION = 2  # raised whenever the sampled numbers change; since version 2 each run has its own random numbers
 
@@ -48,7 +48,7 @@ def read_checkpoint(source: Source) -> tuple[ModuleType, Any, Any]:
     """Returns the script, the arguments and the training state of a checkpoint, with its statistics frozen. At
     iteration 0 there are no statistics of observations and rewards yet, so one discarded rollout makes them."""
     script = runs.load_script(source.script)
-    checkpoint = runs.load_checkpoint(source)
+    checkpoint = runs.checkpoint_of(source)
     try:
         args = replace(script.Args(**checkpoint["args"]), compile=False)  # one or two updates do not repay it
         state = script.initial_state(args, script.make_actors(args))
@@ -83,7 +83,7 @@ def training_state(source: Source) -> tuple[ModuleType, Any, Any]:
     """Returns the script, the arguments and the state of a checkpoint as training continues from it: with live
     statistics, compiled as it was, and with new episodes."""
     script = runs.load_script(source.script)
-    checkpoint = runs.load_checkpoint(source)
+    checkpoint = runs.checkpoint_of(source)
     args = script.Args(**checkpoint["args"])
     if args.compile and hasattr(script, "can_compile") and not script.can_compile():
         args = replace(args, compile=False)  # the step is the same except for its last bits

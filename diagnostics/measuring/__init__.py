@@ -1,5 +1,5 @@
-"""The code that the diagnostics share, with a module for each subject. It measures nothing itself: each diagnostic
-beside this folder is one measurement.
+"""The code that the diagnostics share, with a module for each subject. The diagnostics beside this folder work wherever
+it is copied with them.
 
     runs       what a run folder says (settings, labels, checkpoints), and the options that all diagnostics have
     sampling   states from checkpoints, and what worker processes sample from them
