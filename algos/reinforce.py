@@ -573,7 +573,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     """The checkpoint's dictionary: tensors and plain values, no code (weights_only)."""
     try:
         checkpoint = torch.load(path, weights_only=True)
-    except OSError as error:
+    except PermissionError as error:
         stop(f"cannot read {path}: {error.strerror}")
     except Exception:  # a damaged file raises almost anything
         checkpoint = {}

@@ -110,7 +110,7 @@ def refusal(capsys, *arguments):
     with pytest.raises(SystemExit) as refused:
         lines_of(*arguments)
     [line] = capsys.readouterr().err.splitlines()
-    assert refused.value.code == 2 and line.startswith(("benchmark.sh: ", "experiments.py: "))
+    assert refused.value.code == 2 and line.startswith(("benchmark.sh: ", "experiments.py: ", "a2c.py: "))
     return line
 
 
@@ -311,7 +311,7 @@ REFUSED = {
     "values --launcher print -- runs/mine": "-- runs/mine: options only; value.py gets the experiment's runs",
     "clipping --file nowhere.py": "--file nowhere.py: FileNotFoundError",
     "clipping --out /proc/no": "--out /proc/no: ",
-    "epochs --steps 2048": "--steps 2048: less than one iteration of a2c.py",  # though not of reinforce.py
+    "epochs --steps 2048": "a2c.py: --total-timesteps 2048: less than one iteration",  # though not of reinforce.py
     "--seeds 3": "name an experiment",
 }
 

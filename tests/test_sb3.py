@@ -542,7 +542,7 @@ def test_what_a_file_names_is_not_imported(small, runs, monkeypatch, capsys):
     assert measuring.runs.read_config(runs / "run")
     source = measuring.runs.Source(ROOT / "diagnostics" / "sb3.py", runs / "run", 2)
     with pytest.raises(SystemExit):  # the checkpoint says Pendulum-v1
-        measuring.runs.load_checkpoint(source)
+        measuring.runs.checkpoint_of(source)
     torch.save(torch.load(checkpoint, weights_only=True) | dict(args=config["args"]), checkpoint)
     assert measuring.runs.can_step(source) and not (runs / "imported").exists()
 
