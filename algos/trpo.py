@@ -243,14 +243,15 @@ def estimate_advantages(args: Args, state: State, experience: dict[str, Any]) ->
     old_policy, old_values, next_values = state.policy(obs), state.value(obs), state.value(next_obs)
     next_values[torch.from_numpy(experience["terminations"])] = 0.0
 
-    # GAE is computed in numpy and float64, because the recursion would be slow in torch and accumulates rounding. Steps
-    # are not weighted by gamma^t, as the gradient of the discounted return requires; hardly any implementation does it.
+    # GAE is computed in Python floats, because the recursion would be slow in torch, and in float32 it would accumulate
+    # rounding. Steps are not weighted by gamma^t, as the gradient of the discounted return requires; hardly any
+    # implementation does that.
     deltas = experience["rewards"] + args.gamma * next_values.double().numpy() - old_values.double().numpy()
-    sums, advantage = np.zeros(len(deltas)), 0.0
+    deltas, ends, sums, advantage = deltas.tolist(), experience["ends"].tolist(), [0.0] * len(deltas), 0.0
     for t in reversed(range(len(deltas))):
-        following = 0.0 if experience["ends"][t] else advantage
-        sums[t] = advantage = deltas[t] + args.gamma * args.gae_lambda * following
-    advantages = torch.from_numpy(sums).float()
+        advantage = deltas[t] + args.gamma * args.gae_lambda * (0.0 if ends[t] else advantage)
+        sums[t] = advantage
+    advantages = torch.tensor(sums)
 
     batch = dict(obs=obs, actions=actions, advantages=advantages, value_targets=advantages + old_values)
     batch |= dict(old_means=old_policy.mean, old_stds=old_policy.stddev, old_values=old_values)

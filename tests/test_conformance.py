@@ -118,7 +118,7 @@ def ours(algo, **settings):
         return script.rollout(args, state)["rewards"].reshape(N, T).T
 
     def normalize(observations):
-        args, stats = arguments(), script.RunningStats(observations.shape[2:])
+        args, stats = arguments(), script.RunningStats(np.zeros(observations.shape[2:]))
         turns = observations.swapaxes(0, 1)
         return np.array([[script.observe(args, stats, obs) for obs in turn] for turn in turns]).swapaxes(0, 1)
 

@@ -18,7 +18,7 @@ def script():
 
 def test_running_stats_are_numpys(script):
     samples = np.random.default_rng(0).normal(3, 2, (50, 4))
-    stats, rewards = script.RunningStats((4,)), script.RunningStats()
+    stats, rewards = script.RunningStats(np.zeros(4)), script.RunningStats(0.0)
     stats.push(samples[0])
     assert np.array_equal(stats.std, np.abs(samples[0]))
     for sample in samples[1:]:
