@@ -130,7 +130,7 @@ def test_normalized_gradient_has_the_exact_length(known):
     assert (np.abs(found.mean(0) - exact) < 4.5 * error + 1e-6).all()
 
 
-def test_cosines_match_the_covariance_of_the_estimator_with_each_baseline(known, tmp_path):
+def test_cosines_match_those_of_exact_draws_with_each_baseline(known, tmp_path):
     with_values(known / "bandit", tmp_path / "run", [40.0, 10.0])
     module, source, script, _, state = sourced("gradient", tmp_path / "run")
     K, repeats = 128, 100
@@ -142,13 +142,12 @@ def test_cosines_match_the_covariance_of_the_estimator_with_each_baseline(known,
     true = expected_reward(Bandit, script, state)(script.flat_parameters(state.policy)).detach().double().numpy()
     values = state.value(torch.eye(2)).detach().double().numpy()
     means = {}
+    drawn_pairs = np.random.default_rng(0).multinomial(K, weights / weights.sum(), 400)  # [estimate, place and action]
     for baseline, V in zip(module.BASELINES, (values, true, np.zeros(2))):
         A = rewards - V[places]
-        A = (A - weights @ A) / np.sqrt(weights @ (A - weights @ A) ** 2)
-        mean = (weights * A) @ scores
-        deviations = A[:, None] * scores - mean
-        covariance = (weights[:, None] * deviations).T @ deviations / K
-        drawn = np.random.default_rng(0).multivariate_normal(mean, covariance, 400, check_valid="ignore")
+        mean = drawn_pairs @ A / K  # advantages are normalized over the K pairs of each estimate
+        std = np.sqrt((drawn_pairs @ A**2 / K - mean**2) * K / (K - 1))
+        drawn = drawn_pairs * (A - mean[:, None]) / std[:, None] @ scores / K
         means[baseline] = measuring.intervals.pairwise(measuring.intervals.cosines(drawn, drawn), 2)["mean"]
         found = cell["variance"][baseline][cell["pairs"].index(K)]
         low, high = found["interval"]

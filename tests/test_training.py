@@ -170,7 +170,7 @@ def test_ctrl_c_is_one_line(runs):
 
 
 @pytest.mark.xdist_group("compiled")  # the worker that compiles these updates anyway
-def test_compiled_run_continues_to_the_same_bits_in_another_process(runs, monkeypatch):
+def test_compiled_run_continues_to_the_same_bits_in_another_process(runs):
     if not load("ppo").can_compile():
         pytest.skip("torch.compile does not work here")
     small = dict(compile=True, policy_hidden="4", value_hidden="4", num_steps=64, total_timesteps=256)
@@ -184,12 +184,12 @@ def test_compiled_run_continues_to_the_same_bits_in_another_process(runs, monkey
     assert_same(contents(last), whole)
 
     # What diagnostics call the iteration that training took is that; of many settings, too, in one process.
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 2)  # a policy's fit and a value network's
     flags = flags_of("ppo", run_name="b", checkpoint_every=1, **small | dict(policy_hidden="5", value_hidden="5"))
     subprocess.run(command("ppo", flags), check=True)
     for name in ("a", "b"):
         source = measuring.runs.Source(ROOT / "algos" / "ppo.py", runs / "runs" / name, 2)
-        _, after, *_ = measuring.sampling.next_iteration(source)
+        with torch._dynamo.config.patch(recompile_limit=2):  # a policy's fit and a value network's
+            _, after, *_ = measuring.sampling.next_iteration(source)
         stored = torch.load(source._replace(iteration=3).path, weights_only=True)
         for part in ("policy", "value"):
             assert_same(getattr(after, part).state_dict(), stored[part])
