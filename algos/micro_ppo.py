@@ -1,7 +1,7 @@
 """PPO (Schulman et al. 2017) on one page, with the nine code-level optimizations of "Implementation Matters in Deep
 Policy Gradients" (Engstrom, Ilyas et al. 2020; "IM" below) as ordinary lines, marked (1) to (9). With the same seed it
-is ppo.py, number for number, until ppo.py begins new episodes after a checkpoint. Everything else in ppo.py is flags,
-bookkeeping and speed.
+draws the same random numbers as ppo.py and computes the same updates, up to rounding, until ppo.py begins new episodes
+after its first 25 iterations. Everything else in ppo.py is flags, bookkeeping and speed.
 
     python algos/micro_ppo.py
 """
@@ -14,9 +14,9 @@ from torch.distributions import Independent, Normal
 
 ENV_ID = "Hopper-v5"  # any environment with flat Box observations and actions
 SEED = 1
-NUM_STEPS = 2048  # environment steps in an iteration, which are the batch
+NUM_STEPS = 2048  # environment steps per iteration; together they are the batch
 NUM_ITERATIONS = 488  # 1M steps
-NUM_MINIBATCHES = 32
+NUM_MINIBATCHES = 32  # must divide NUM_STEPS
 EPOCHS = 10  # passes over the batch in an iteration
 POLICY_LR, VALUE_LR = 3e-4, 2.5e-4  # IM's for Hopper
 GAMMA = 0.99  # discount factor
@@ -33,7 +33,7 @@ generator = torch.Generator().manual_seed(SEED)
 
 
 class RunningStats:
-    """Mean and standard deviation of a stream of samples (Welford's algorithm), in float64: late samples count, too."""
+    """Mean and standard deviation of a stream of samples (Welford's algorithm)."""
 
     def __init__(self):
         self.count, self.mean, self.sum_sq = 0, 0.0, 0.0
@@ -69,6 +69,7 @@ def policy(obs):  # Independent: log_prob sums over the action's dimensions.
 
 
 def observe(raw_obs):
+    raw_obs = raw_obs.astype(np.float64)  # so that the millionth sample still counts in the statistics
     obs_stats.push(raw_obs)
     obs = (raw_obs - obs_stats.mean) / (obs_stats.std + 1e-8)  # (6) standardized observations
     return torch.from_numpy(obs.clip(-10, 10)).float()  # (7) clipped observations
@@ -76,25 +77,27 @@ def observe(raw_obs):
 
 obs = None  # a new episode is due
 for iteration in range(NUM_ITERATIONS):
-    # Act with the current policy. The noise is drawn in advance because ppo.py does so, where it saves time.
+    # Act with the current policy. All of the iteration's noise is drawn at once, as in ppo.py, where that saves time.
     steps, returns = [], []
     noise = torch.from_numpy(rng.standard_normal((NUM_STEPS, action_size), dtype=np.float32))
     for t in range(NUM_STEPS):
-        if obs is None:
+        if obs is None:  # A seed per episode, from our own generator, makes runs repeatable.
             obs = observe(env.reset(seed=int(rng.integers(2**31)))[0])
             episode_return, discounted_sum = 0.0, 0.0
         with torch.no_grad():
             action = policy_mean(obs) + log_std.exp() * noise[t]
-        # The action is not clipped to its bounds. MuJoCo limits its controls itself, and the batch needs it as drawn.
+        # The action is not clipped to its bounds: MuJoCo limits its controls itself, and log_prob is that of the sample
+        # as drawn. The environment gets a copy, because it may change the array.
         next_raw_obs, reward, terminated, truncated, _ = env.step(action.numpy().copy())
         next_obs = observe(next_raw_obs)
         episode_return += reward
-        discounted_sum = GAMMA * discounted_sum + reward
+        discounted_sum = GAMMA * discounted_sum + float(reward)
         return_stats.push(discounted_sum)
-        reward = reward / (return_stats.std + 1e-8)  # (2) scaled rewards; not centered, which would pay for length
+        # Subtracting a mean, too, would favor longer or shorter episodes.
+        reward = reward / (return_stats.std + 1e-8)  # (2) scaled rewards
         reward = min(max(reward, -10.0), 10.0)  # (5) clipped rewards
         # A time limit is not a terminal state, so V(s') counts there. Like the batch's end, it only ends GAE's sum.
-        steps.append((obs, action, reward, next_obs, terminated, terminated or truncated or t == NUM_STEPS - 1))
+        steps.append((obs, action, reward, next_obs, terminated, terminated or truncated))
         obs = next_obs
         if terminated or truncated:
             returns.append(episode_return)
@@ -107,18 +110,18 @@ for iteration in range(NUM_ITERATIONS):
         old_log_probs = policy(batch_obs).log_prob(actions)
         old_values = value(batch_obs).squeeze(-1)
         next_values = value(batch_next_obs).squeeze(-1) * ~torch.tensor(terminations)
-    deltas = torch.tensor(rewards, dtype=torch.float64) + GAMMA * next_values.double() - old_values.double()
-    advantages, advantage = torch.zeros_like(deltas), 0.0
-    for t in reversed(range(NUM_STEPS)):
-        advantage = deltas[t] + GAMMA * GAE_LAMBDA * (0.0 if ends[t] else advantage)
-        advantages[t] = advantage
+    advantages = torch.tensor(rewards, dtype=torch.float64) + GAMMA * next_values.double() - old_values.double()
+    for t in reversed(range(NUM_STEPS - 1)):
+        if not ends[t]:
+            advantages[t] += GAMMA * GAE_LAMBDA * advantages[t + 1]
     advantages = advantages.float()
     targets = advantages + old_values
 
     for group, lr in ((policy_adam.param_groups[0], POLICY_LR), (value_adam.param_groups[0], VALUE_LR)):
         group["lr"] = lr * (1 - iteration / NUM_ITERATIONS)  # (4) annealed rates
 
-    # Fit the value network. It has its own Adam and its own epochs, since it shares no layer with the policy.
+    # Fit the value network, with its own Adam and epochs, since it shares no layer with the policy. The advantages are
+    # fixed by now, so it does not matter which of the two comes first.
     for _ in range(EPOCHS):
         for rows in torch.from_numpy(rng.permutation(NUM_STEPS)).chunk(NUM_MINIBATCHES):
             values = value(batch_obs[rows]).squeeze(-1)
@@ -130,7 +133,8 @@ for iteration in range(NUM_ITERATIONS):
             nn.utils.clip_grad_norm_(value.parameters(), MAX_GRAD_NORM)  # (9) clipped gradients
             value_adam.step()
 
-    # Improve the policy by the clipped surrogate (Schulman et al. 2017, eq. 7).
+    # Improve the policy by the clipped surrogate (Schulman et al. 2017, eq. 7), without an entropy bonus, as they do in
+    # MuJoCo.
     for _ in range(EPOCHS):
         for rows in torch.from_numpy(rng.permutation(NUM_STEPS)).chunk(NUM_MINIBATCHES):
             ratios = torch.exp(policy(batch_obs[rows]).log_prob(actions[rows]) - old_log_probs[rows])

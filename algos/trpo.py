@@ -10,7 +10,8 @@ defines it in its Table 1.
     train                 repeat
     rollout                   take num_steps steps with pi in each environment, which gives s, a, r and s'
     estimate_advantages       delta_t = r_t + gamma V(s'_t) - V(s_t), where V(s') = 0 after a terminal state
-                              A_t = sum over l of (gamma gae_lambda)^l delta_{t+l} (Schulman et al. 2016, eq. 16)
+                              A_t = sum over l of (gamma gae_lambda)^l delta_{t+l}, to the end of the episode or of
+                              the rollout (Schulman et al. 2016, eq. 16)
                               target_t = A_t + V(s_t)
     update                    pi_old = pi
     fit                       value_epochs times, for each minibatch of the shuffled batch
@@ -93,7 +94,7 @@ class Args:
     bootstrap_truncation: bool = True  # bootstrap from V at a time limit; off: treat it as a terminal state
     bound_action: Literal["no", "clip", "tanh"] = "no"  # how actions reach the environment: as drawn, clipped, squashed
 
-    compile: bool = True  # compile the updates: 5 to 25 seconds once, then they are 10 times faster
+    compile: bool = True  # compile the updates: 5 to 25 seconds once, then 10 times faster than --no-compile
     runs_dir: str = "runs"  # folder of all runs
     run_name: str = ""  # folder of this run inside runs_dir; default: environment, algorithm, non-default flags, seed
     checkpoint_every: int = 25  # iterations between checkpoints; after each, all environments begin a new episode
@@ -134,7 +135,7 @@ def train(args: Args) -> None:
             begin_episodes(args, state)
             experience = rollout(args, state)
             batch = estimate_advantages(args, state, experience)
-            statistics = update(args, state, batch)  # which also counts the iteration and its steps
+            statistics = update(args, state, batch)  # also advances state.iteration and state.global_step
             record(args, run, state, statistics, experience["episodes"])
 
 
@@ -168,7 +169,7 @@ def rollout(args: Args, state: State) -> dict[str, Any]:
     for actor in state.actors:  # On one core, stepping them side by side would gain nothing.
         noise = std * state.rng.standard_normal((args.num_steps, len(std)), dtype=np.float32)
         for t in range(args.num_steps):
-            if actor.obs is None:
+            if actor.obs is None:  # A seed per episode: no generator of the environment has to be saved.
                 first_obs, _ = actor.env.reset(seed=int(state.rng.integers(2**31)))
                 actor.obs = first_obs.astype(np.float32)
             # Acting needs no values and no log-probabilities: one pass over the whole batch computes them later.
@@ -184,10 +185,10 @@ def rollout(args: Args, state: State) -> dict[str, Any]:
                     next_obs=actor.obs,
                     rewards=float(reward),
                     # A time limit is not a terminal state: we bootstrap from V of the final observation (Pardo et al.
-                    # 2018). The released code does not; --no-bootstrap-truncation does the same.
+                    # 2018). The released code treats it as one, and so does --no-bootstrap-truncation.
                     terminations=bool(terminated or (truncated and not args.bootstrap_truncation)),
-                    # The end of the rollout is treated like a time limit. The released code bootstraps there from V of
-                    # the last state itself.
+                    # Nor is the end of the rollout: we bootstrap from V of the next observation, the released code from
+                    # V of the last state itself.
                     ends=bool(terminated or truncated or t == args.num_steps - 1),
                 )
             )
@@ -199,12 +200,12 @@ def rollout(args: Args, state: State) -> dict[str, Any]:
 
 
 def numpy_forward(network: nn.Sequential) -> Callable[[np.ndarray], np.ndarray]:
-    """The network as a function of one observation, [in] -> [out]. This is a second forward pass, in numpy, because a
+    """The network as a function of one observation, [in] -> [out]. It is implemented a second time, in numpy, because a
     single row takes 5 us here and 50 in torch, where a whole environment step takes about 100."""
     activations = {
         nn.Tanh: np.tanh,
         nn.ReLU: lambda x: np.maximum(x, 0),
-        nn.SiLU: lambda x: x * (1 + np.tanh(x / 2)) / 2,
+        nn.SiLU: lambda x: x * (1 + np.tanh(x / 2)) / 2,  # x sigmoid(x), in a form that cannot overflow
     }
     activation = activations[type(network[1])]
     *hidden, (out_weight, out_bias) = [(x.weight.detach().numpy(), x.bias.detach().numpy()) for x in network[::2]]
@@ -244,13 +245,13 @@ def estimate_advantages(args: Args, state: State, experience: dict[str, Any]) ->
     next_values[torch.from_numpy(experience["terminations"])] = 0.0
 
     # GAE is computed in Python floats, because the recursion would be slow in torch, and in float32 it would accumulate
-    # rounding. Steps are not weighted by gamma^t, as the gradient of the discounted return requires; hardly any
-    # implementation does that.
+    # rounding. The exact gradient of the discounted return would also weight step t of an episode by gamma^t; like
+    # almost every implementation, we leave that out.
     deltas = experience["rewards"] + args.gamma * next_values.double().numpy() - old_values.double().numpy()
-    deltas, ends, sums, advantage = deltas.tolist(), experience["ends"].tolist(), [0.0] * len(deltas), 0.0
-    for t in reversed(range(len(deltas))):
-        advantage = deltas[t] + args.gamma * args.gae_lambda * (0.0 if ends[t] else advantage)
-        sums[t] = advantage
+    sums, ends = deltas.tolist(), experience["ends"].tolist()
+    for t in reversed(range(len(sums) - 1)):
+        if not ends[t]:
+            sums[t] += args.gamma * args.gae_lambda * sums[t + 1]
     advantages = torch.tensor(sums)
 
     batch = dict(obs=obs, actions=actions, advantages=advantages, value_targets=advantages + old_values)
@@ -274,14 +275,13 @@ def update(args: Args, state: State, batch: dict[str, Tensor]) -> dict[str, floa
 
     statistics = {f"value_{name}": x for name, x in value_fit.items()} | policy_step
     entropies, kls, ratios = compare_policies(args, state.policy, batch)
-    errors = batch["value_targets"] - batch["old_values"]
     statistics |= dict(
         entropy=entropies.mean(),
         mean_kl=kls.mean(),
         max_kl=kls.max(),
         max_ratio=ratios.max(),
-        # Of the value network before its fit. It is optimistic, because the targets contain the predictions.
-        explained_variance=1 - errors.var() / batch["value_targets"].var(),
+        # The errors of V before its fit are the advantages. This is optimistic, as the targets contain the predictions.
+        explained_variance=1 - batch["advantages"].var() / batch["value_targets"].var(),
     )
     return {name: float(x) for name, x in statistics.items()}
 
@@ -394,7 +394,7 @@ def eager_scan(step: Callable, carry: tuple, minibatches: Tensor) -> tuple[tuple
     return carry, [torch.stack(x) for x in zip(*outputs)]
 
 
-# The same as one compiled loop: PPO's 640 steps take 37 ms, and 70 ms as compiled steps in a Python loop. fullgraph,
+# eager_scan as one compiled loop: PPO's 640 steps take 37 ms, and 70 ms as compiled steps in a Python loop. fullgraph,
 # because a graph break would silently lose the speed-up; cpp_wrapper, so that C++ and not Python calls the kernels.
 compiled_scan = torch.compile(lambda *x: scan(*x), fullgraph=True, dynamic=False, options={"cpp_wrapper": True})
 
@@ -402,7 +402,7 @@ compiled_scan = torch.compile(lambda *x: scan(*x), fullgraph=True, dynamic=False
 def natural_gradient_step(
     args: Args, rng: np.random.Generator, policy: Policy, batch: dict[str, Tensor], max_kl: float
 ) -> dict[str, Tensor]:
-    """Steps the policy, in place, along x = (F + damping)^-1 g as far as the mean KL max_kl allows, where g is the
+    """Steps the policy, in place, along x = (F + damping)^-1 g, at most as far as a mean KL of max_kl, where g is the
     gradient of the objective and F the Fisher matrix (Schulman et al. 2015, appendix C). Returns the loss after the
     step, the norm of g, the fraction of the step that the line search took, and the norm of conjugate gradient's
     residual divided by that of g."""
@@ -411,7 +411,8 @@ def natural_gradient_step(
     mean_kl = lambda parameters: mean_kl_from_old(with_parameters(policy, parameters), batch)
     gradient = grad(surrogate)(old)
 
-    # A tenth of the states is enough for F, whose products are most of the cost. The released code rounds it down.
+    # A tenth of the states is enough for F, whose products are most of the cost. The released code rounds their number
+    # down.
     size = math.ceil(args.fisher_fraction * len(batch["obs"]))
     rows = torch.from_numpy(rng.permutation(len(batch["obs"]))[:size])
     subset = {name: batch[name][rows] for name in ("obs", "old_means", "old_stds")}
@@ -713,7 +714,7 @@ def record(args: Args, run: SimpleNamespace, state: State, statistics: dict[str,
     if run.progress.tell() == 0:
         print(*row, sep=",", file=run.progress)
     print(*row.values(), sep=",", file=run.progress, flush=True)
-    for name, x in list(row.items())[2:]:  # without the two that count
+    for name, x in list(row.items())[2:]:  # without iteration and global_step
         if x != "":
             group = "charts" if name not in statistics or name.endswith("_lr") else "losses"  # as in CleanRL
             run.tensorboard.add_scalar(f"{group}/{name}", x, state.global_step)

@@ -13,7 +13,8 @@ follows "The Definitive Guide to Policy Gradients" (Lehmann 2024; "GUIDE" below)
     observe                       standardize each s (6), then clip it (7)
     scale_reward                  divide each r by a running standard deviation (2), then clip it (5)
     estimate_advantages       delta_t = r_t + gamma V(s'_t) - V(s_t), where V(s') = 0 after a terminal state
-                              A_t = sum over l of (gamma gae_lambda)^l delta_{t+l} (Schulman et al. 2016, eq. 16)
+                              A_t = sum over l of (gamma gae_lambda)^l delta_{t+l}, to the end of the episode or of
+                              the rollout (Schulman et al. 2016, eq. 16)
                               target_t = A_t + V(s_t)
     update                    pi_old = pi; lower both learning rates (4)
     fit                       value_epochs times, for each minibatch of the shuffled batch
@@ -21,11 +22,11 @@ follows "The Definitive Guide to Policy Gradients" (Lehmann 2024; "GUIDE" below)
     fit_policy                policy_epochs times, for each minibatch of the shuffled batch
     best_half                     take the half of its steps with the largest A; psi = softmax(A / eta) over them
     decoupled_kl                  KL_mean is KL(pi_old || pi) if only the mean had changed, KL_std if only the std had
-    weighted_loss                 with a step of Adam for pi, minimize the mean of
-                                  -sum psi ln pi(a|s) + nu_mean KL_mean + nu_std KL_std (GUIDE eq. 20)
+    weighted_loss                 with a step of Adam for pi, minimize -sum psi ln pi(a|s)
+                                  + nu_mean mean(KL_mean) + nu_std mean(KL_std) (GUIDE eq. 20)
     multiplier_loss               with the same step for eta and both nu, minimize
                                   eta eps_temperature + eta ln mean exp(A / eta) (eq. 21)
-                                  + nu_mean (eps_mean - KL_mean) + nu_std (eps_std - KL_std) (eq. 22)
+                                  + nu_mean (eps_mean - mean(KL_mean)) + nu_std (eps_std - mean(KL_std)) (eq. 22)
 
     python algos/vmpo.py                                        # Hopper-v5, 1M steps
     python algos/vmpo.py --env-id Walker2d-v5 --seed 3          # another environment, another seed
@@ -116,7 +117,7 @@ class Args:
     bootstrap_truncation: bool = True  # bootstrap from V at a time limit; off: treat it as a terminal state
     bound_action: Literal["no", "clip", "tanh"] = "no"  # how actions reach the environment: as drawn, clipped, squashed
 
-    compile: bool = True  # compile the updates: 5 to 25 seconds once, then they are 20 times faster
+    compile: bool = True  # compile the updates: 5 to 25 seconds once, then 20 times faster than --no-compile
     runs_dir: str = "runs"  # folder of all runs
     run_name: str = ""  # folder of this run inside runs_dir; default: environment, algorithm, non-default flags, seed
     checkpoint_every: int = 100  # iterations between checkpoints; after each, all environments begin a new episode
@@ -162,7 +163,7 @@ def train(args: Args) -> None:
             begin_episodes(args, state)
             experience = rollout(args, state)
             batch = estimate_advantages(args, state, experience)
-            statistics = update(args, state, batch)  # which also counts the iteration and its steps
+            statistics = update(args, state, batch)  # also advances state.iteration and state.global_step
             record(args, run, state, statistics, experience["episodes"])
 
 
@@ -196,7 +197,7 @@ def rollout(args: Args, state: State) -> dict[str, Any]:
     for actor in state.actors:  # On one core, stepping them side by side would gain nothing.
         noise = std * state.rng.standard_normal((args.num_steps, len(std)), dtype=np.float32)
         for t in range(args.num_steps):
-            if actor.obs is None:
+            if actor.obs is None:  # A seed per episode: no generator of the environment has to be saved.
                 first_obs, _ = actor.env.reset(seed=int(state.rng.integers(2**31)))
                 actor.obs = observe(args, state.obs_stats, first_obs)
             # Acting needs no values and no log-probabilities: one pass over the whole batch computes them later.
@@ -212,10 +213,10 @@ def rollout(args: Args, state: State) -> dict[str, Any]:
                     next_obs=actor.obs,
                     rewards=scale_reward(args, state.reward_stats, actor, float(reward)),
                     # A time limit is not a terminal state: we bootstrap from V of the final observation (Pardo et al.
-                    # 2018). The released code does not; --no-bootstrap-truncation does the same.
+                    # 2018). The released code treats it as one, and so does --no-bootstrap-truncation.
                     terminations=bool(terminated or (truncated and not args.bootstrap_truncation)),
-                    # The end of the rollout is treated like a time limit. The released code bootstraps there from V of
-                    # the last state itself.
+                    # Nor is the end of the rollout: we bootstrap from V of the next observation, the released code from
+                    # V of the last state itself.
                     ends=bool(terminated or truncated or t == args.num_steps - 1),
                 )
             )
@@ -228,12 +229,12 @@ def rollout(args: Args, state: State) -> dict[str, Any]:
 
 
 def numpy_forward(network: nn.Sequential) -> Callable[[np.ndarray], np.ndarray]:
-    """The network as a function of one observation, [in] -> [out]. This is a second forward pass, in numpy, because a
+    """The network as a function of one observation, [in] -> [out]. It is implemented a second time, in numpy, because a
     single row takes 5 us here and 50 in torch, where a whole environment step takes about 100."""
     activations = {
         nn.Tanh: np.tanh,
         nn.ReLU: lambda x: np.maximum(x, 0),
-        nn.SiLU: lambda x: x * (1 + np.tanh(x / 2)) / 2,
+        nn.SiLU: lambda x: x * (1 + np.tanh(x / 2)) / 2,  # x sigmoid(x), in a form that cannot overflow
     }
     activation = activations[type(network[1])]
     *hidden, (out_weight, out_bias) = [(x.weight.detach().numpy(), x.bias.detach().numpy()) for x in network[::2]]
@@ -275,7 +276,7 @@ def scale_reward(args: Args, stats: RunningStats, actor: Actor, reward: float) -
         actor.past_rewards = args.gamma * actor.past_rewards + reward
         if args.reward_scale_by == "returns":
             stats.push(actor.past_rewards)
-            # The mean stays, because subtracting it would reward longer or shorter episodes.
+            # Subtracting the mean would add a constant to all rewards, and so favor longer or shorter episodes.
             reward = reward / (stats.std + 1e-8)
         else:
             stats.push(reward)
@@ -301,13 +302,13 @@ def estimate_advantages(args: Args, state: State, experience: dict[str, Any]) ->
     next_values[torch.from_numpy(experience["terminations"])] = 0.0
 
     # GAE is computed in Python floats, because the recursion would be slow in torch, and in float32 it would accumulate
-    # rounding. Steps are not weighted by gamma^t, as the gradient of the discounted return requires; hardly any
-    # implementation does that.
+    # rounding. The exact gradient of the discounted return would also weight step t of an episode by gamma^t; like
+    # almost every implementation, we leave that out.
     deltas = experience["rewards"] + args.gamma * next_values.double().numpy() - old_values.double().numpy()
-    deltas, ends, sums, advantage = deltas.tolist(), experience["ends"].tolist(), [0.0] * len(deltas), 0.0
-    for t in reversed(range(len(deltas))):
-        advantage = deltas[t] + args.gamma * args.gae_lambda * (0.0 if ends[t] else advantage)
-        sums[t] = advantage
+    sums, ends = deltas.tolist(), experience["ends"].tolist()
+    for t in reversed(range(len(sums) - 1)):
+        if not ends[t]:
+            sums[t] += args.gamma * args.gae_lambda * sums[t + 1]
     advantages = torch.tensor(sums)
 
     batch = dict(obs=obs, actions=actions, advantages=advantages, value_targets=advantages + old_values)
@@ -324,10 +325,8 @@ def update(args: Args, state: State, batch: dict[str, Tensor]) -> dict[str, floa
     lr_fraction = 1 - state.global_step / planned_steps(args) if args.anneal_lr else 1.0  # (4)
     policy_lr, value_lr = args.policy_lr * lr_fraction, args.value_lr * lr_fraction
     # (9) Baselines and IM's text clip the norm of both gradients together, and the released code clips the policy's
-    # alone, as --no-value-grad-clip does. Here each network has its own norm, since each takes its own steps. On Hopper
-    # 99.9 % of the policy's gradients are longer than 0.5, so by default (9) gives them all one length, which Adam then
-    # divides out. Of the value network's only 2 % are, although its loss lacks baselines' factor of 1/4, without which
-    # the same bound is four times as tight.
+    # alone, as --no-value-grad-clip does. Here each network has its own norm, since each takes its own steps. The value
+    # loss lacks baselines' factor of 1/4, which makes the same bound four times as tight.
     policy_norm = args.max_grad_norm if args.grad_clip else math.inf
     value_norm = args.max_grad_norm if args.value_grad_clip else math.inf
 
@@ -344,14 +343,13 @@ def update(args: Args, state: State, batch: dict[str, Tensor]) -> dict[str, floa
     statistics = {f"value_{name}": x for name, x in value_fit.items()}
     statistics |= {f"policy_{name}": x for name, x in policy_fit.items()}
     entropies, kls, ratios = compare_policies(args, state.policy, batch)
-    errors = batch["value_targets"] - batch["old_values"]
     statistics |= dict(
         entropy=entropies.mean(),
         mean_kl=kls.mean(),
         max_kl=kls.max(),
         max_ratio=ratios.max(),
-        # Of the value network before its fit. It is optimistic, because the targets contain the predictions.
-        explained_variance=1 - errors.var() / batch["value_targets"].var(),
+        # The errors of V before its fit are the advantages. This is optimistic, as the targets contain the predictions.
+        explained_variance=1 - batch["advantages"].var() / batch["value_targets"].var(),
     )
     statistics |= zip(("temperature", "nu_mean", "nu_std"), state.multipliers)
     return {name: float(x) for name, x in statistics.items()}
@@ -444,7 +442,7 @@ def eager_scan(step: Callable, carry: tuple, minibatches: Tensor) -> tuple[tuple
     return carry, [torch.stack(x) for x in zip(*outputs)]
 
 
-# The same as one compiled loop: PPO's 640 steps take 37 ms, and 70 ms as compiled steps in a Python loop. fullgraph,
+# eager_scan as one compiled loop: PPO's 640 steps take 37 ms, and 70 ms as compiled steps in a Python loop. fullgraph,
 # because a graph break would silently lose the speed-up; cpp_wrapper, so that C++ and not Python calls the kernels.
 compiled_scan = torch.compile(lambda *x: scan(*x), fullgraph=True, dynamic=False, options={"cpp_wrapper": True})
 
@@ -498,10 +496,10 @@ def weighted_loss(
     rows = best_half(batch["advantages"])
     psi = torch.softmax(batch["advantages"][rows] / temperature, 0)
     # A sum, as in eq. 20: the weights add up to 1 already, so Algorithm 8's further 1 / |D~| is left out.
-    likelihood = (psi * log_probs[rows]).sum()
-    # GUIDE's code takes the KL from the current policy instead, which has no gradient.
+    log_likelihood = (psi * log_probs[rows]).sum()
+    # GUIDE's code takes the KL from the current policy instead, where its gradient is zero.
     kl_mean, kl_std = (x.mean() for x in decoupled_kl(gaussian(batch["old_means"], batch["old_stds"]), pi))
-    loss = -likelihood + nu_mean * kl_mean + nu_std * kl_std
+    loss = -log_likelihood + nu_mean * kl_mean + nu_std * kl_std
     if args.entropy_coef:
         loss = loss - args.entropy_coef * action_entropy(args, pi, batch).mean()
     return loss, (kl_mean, kl_std)
@@ -632,11 +630,11 @@ class RunningStats:
         self.sum_sq = self.sum_sq + old_deviation * (x - self.mean)
 
     @property
-    def std(self) -> np.ndarray:
-        """With fewer than two samples it is |mean|; otherwise the first scaled reward of a run would be enormous."""
+    def std(self) -> np.ndarray | float:
+        """A single sample has none, so it is |mean| then; with 0 the first scaled reward of a run would be enormous."""
         return (self.sum_sq / (self.count - 1)) ** 0.5 if self.count > 1 else abs(self.mean)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:  # lists, because torch.load(weights_only=True) refuses numpy arrays
         return dict(count=self.count, mean=np.asarray(self.mean).tolist(), sum_sq=np.asarray(self.sum_sq).tolist())
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
@@ -815,7 +813,7 @@ def record(args: Args, run: SimpleNamespace, state: State, statistics: dict[str,
     if run.progress.tell() == 0:
         print(*row, sep=",", file=run.progress)
     print(*row.values(), sep=",", file=run.progress, flush=True)
-    for name, x in list(row.items())[2:]:  # without the two that count
+    for name, x in list(row.items())[2:]:  # without iteration and global_step
         if x != "":
             group = "charts" if name not in statistics or name.endswith("_lr") else "losses"  # as in CleanRL
             run.tensorboard.add_scalar(f"{group}/{name}", x, state.global_step)

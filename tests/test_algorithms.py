@@ -167,7 +167,7 @@ def test_micro_ppo_is_ppo(env_id, off):
         assert (ours - nn.utils.parameters_to_vector(found)).abs().max() < 1e-5 * (ours - first).abs().max()
     for ours, found in ((state.obs_stats, micro["obs_stats"]), (state.reward_stats, micro["return_stats"])):
         if ours.count:
-            assert ours.count == found.count
+            assert ours.count == found.count and np.asarray(found.mean).dtype == np.float64
             np.testing.assert_allclose((ours.mean, ours.std), (found.mean, found.std), rtol=1e-5)
 
 
