@@ -173,20 +173,19 @@ def rollout(args: Args, state: State) -> dict[str, Any]:
             actor.episode_return += float(reward)
             actor.episode_length += 1
             obs, actor.obs = actor.obs, raw_obs.astype(np.float32)
-            rows.append(
-                dict(
-                    obs=obs,
-                    actions=action,
-                    next_obs=actor.obs,
-                    rewards=float(reward),
-                    # A time limit is not a terminal state: we bootstrap from V of the final observation (Pardo et al.
-                    # 2018). The released code treats it as one, and so does --no-bootstrap-truncation.
-                    terminations=bool(terminated or (truncated and not args.bootstrap_truncation)),
-                    # Nor is the end of the rollout: we bootstrap from V of the next observation, the released code from
-                    # V of the last state itself.
-                    ends=bool(terminated or truncated or t == args.num_steps - 1),
-                )
+            row = dict(
+                obs=obs,
+                actions=action,
+                next_obs=actor.obs,
+                rewards=float(reward),
+                # A time limit is not a terminal state: we bootstrap from V of the final observation (Pardo et al.
+                # 2018). The released code treats it as one, and so does --no-bootstrap-truncation.
+                terminations=bool(terminated or (truncated and not args.bootstrap_truncation)),
+                # Nor is the end of the rollout: we bootstrap from V of the next observation, the released code from
+                # V of the last state itself.
+                ends=bool(terminated or truncated or t == args.num_steps - 1),
             )
+            rows.append(row)
             if terminated or truncated:
                 # Every episode counts. The released code leaves out one that ends on the batch's last step.
                 episodes.append((actor.episode_return, actor.episode_length))

@@ -187,14 +187,13 @@ def rollout(args: Args, state: State) -> dict[str, Any]:
             actor.episode_return += float(reward)
             actor.episode_length += 1
             obs, actor.obs = actor.obs, observe(args, state.obs_stats, raw_obs)
-            rows.append(
-                dict(
-                    obs=obs,
-                    actions=action,
-                    rewards=scale_reward(args, state.reward_stats, actor, float(reward)),
-                    ends=bool(terminated or truncated),
-                )
+            row = dict(
+                obs=obs,
+                actions=action,
+                rewards=scale_reward(args, state.reward_stats, actor, float(reward)),
+                ends=bool(terminated or truncated),
             )
+            rows.append(row)
             if terminated or truncated:
                 episodes.append((actor.episode_return, actor.episode_length))
                 # R of (2) restarts with the episode, as in the released code. IM's Algorithm 1 carries it on.
