@@ -4,6 +4,7 @@ adapters this one does not call it: its formulas are transcribed here. The wrapp
 import gymnasium as gym
 import numpy as np
 import torch
+from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 
 from adapters._replay import replays
 
@@ -35,33 +36,6 @@ def value_loss(values, old_values, targets, clip_eps):
     return 0.5 * torch.max((values - targets) ** 2, (clipped - targets) ** 2).mean()
 
 
-def stepped(wrap, *arrays):
-    """What the wrapped environments show at first, and observations and rewards of each step, [T, N, ...]."""
-    first, steps = [], []
-    for make in replays(*arrays):
-        env = wrap(make())
-        first.append(env.reset()[0])
-        of_env = []
-        for _ in range(len(arrays[0])):
-            observation, reward, terminated, *_ = env.step(np.zeros(1))
-            of_env.append((observation, reward))
-            if terminated:
-                env.reset()
-        steps.append(of_env)
-    observations, rewards = (np.array([[x[i] for x in of_env] for of_env in steps]).swapaxes(0, 1) for i in (0, 1))
-    return np.array(first), observations, rewards
-
-
-def scale_rewards(rewards, ends, gamma):
-    wrap = lambda env: gym.wrappers.NormalizeReward(env, gamma=gamma)  # noqa: E731
-    return stepped(wrap, np.zeros((*rewards.shape, 1)), rewards, None, ends)[2].reshape(rewards.shape).clip(-10, 10)
-
-
-def normalize(observations):
-    first, others, _ = stepped(gym.wrappers.NormalizeObservation, observations, np.zeros(observations.shape[:2]))
-    return np.concatenate([first[None], others[:-1]]).clip(-10, 10)
-
-
 def update(policy, value, minibatches, learning_rate, clip_eps, max_grad_norm):
     parameters = [*policy.parameters(), *value.parameters()]
     optimizer = torch.optim.Adam(parameters, lr=learning_rate, eps=1e-5)
@@ -73,3 +47,20 @@ def update(policy, value, minibatches, learning_rate, clip_eps, max_grad_norm):
         loss.backward()
         torch.nn.utils.clip_grad_norm_(parameters, max_grad_norm)
         optimizer.step()
+
+
+def vector(wrap, *arrays):
+    makers = [lambda make=make: wrap(make()) for make in replays(*arrays)]
+    return gym.vector.SyncVectorEnv(makers, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)
+
+
+def scale_rewards(rewards, ends, gamma):
+    envs = vector(lambda env: NormalizeReward(env, gamma=gamma), np.zeros((*rewards.shape, 1)), rewards, None, ends)
+    envs.reset()
+    return np.array([envs.step(np.zeros((rewards.shape[1], 1)))[1] for _ in rewards]).clip(-10, 10)
+
+
+def normalize(observations):
+    envs = vector(NormalizeObservation, observations, np.zeros(observations.shape[:2]))
+    actions = np.zeros((observations.shape[1], 1))
+    return np.array([envs.reset()[0], *[envs.step(actions)[0] for _ in observations[1:]]]).clip(-10, 10)

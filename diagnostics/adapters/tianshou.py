@@ -14,28 +14,17 @@ from tianshou.algorithm.optim import AdamOptimizerFactory
 from tianshou.data import Batch, VectorReplayBuffer
 from tianshou.env import VectorEnvNormObs
 
-from adapters import loss_of
+from adapters import Network, policy_loss_of, renamed, value_loss_of
 
 TITLE = f"tianshou {tianshou.__version__}"
 TENSORS = True
 
 
-def agent(distribution, critic, network=None, learning_rate=1e-3, **settings):
-    """distribution maps a minibatch to log_prob and entropy."""
+def agent(policy, value, learning_rate=1e-3, **settings):
     box = gym.spaces.Box(-1, 1, (1,))
-    actor = network or torch.nn.Linear(1, 1)
-    policy = ProbabilisticActorPolicy(actor=actor, dist_fn=lambda _: None, action_space=box)
-    policy.forward = lambda minibatch, *_: SimpleNamespace(dist=distribution(minibatch))
-    return PPO(policy=policy, critic=critic, optim=AdamOptimizerFactory(lr=learning_rate), **settings)
-
-
-class Critic(torch.nn.Module):
-    def __init__(self, answer, network=None):
-        super().__init__()
-        self.answer, self.network = answer, network or torch.nn.Linear(1, 1)
-
-    def forward(self, obs):
-        return self.answer(torch.as_tensor(obs))
+    actor = ProbabilisticActorPolicy(actor=policy, dist_fn=lambda _: None, action_space=box)
+    actor.forward = lambda minibatch, *_: SimpleNamespace(dist=policy(minibatch.obs))
+    return PPO(policy=actor, critic=value, optim=AdamOptimizerFactory(lr=learning_rate), **settings)
 
 
 def advantages(rewards, values, next_values, terminations, truncations, gamma, gae_lambda):
@@ -45,36 +34,30 @@ def advantages(rewards, values, next_values, terminations, truncations, gamma, g
         names = dict(obs=values[t], obs_next=next_values[t], rew=rewards[t], terminated=terminations[t])
         names |= dict(truncated=truncations[t], done=terminations[t] | truncations[t], act=np.zeros((N, 1)))
         buffer.add(Batch(**names, info=Batch()), buffer_ids=np.arange(N))
-    nothing = SimpleNamespace(log_prob=lambda actions: actions[:, 0], entropy=lambda: torch.zeros(1))
-    ppo = agent(lambda _: nothing, Critic(lambda obs: obs), gamma=gamma, gae_lambda=gae_lambda)
+    policy = Network(lambda _: SimpleNamespace(log_prob=lambda actions: actions[:, 0]))
+    ppo = agent(policy, Network(torch.as_tensor), gamma=gamma, gae_lambda=gae_lambda)
     batch, indices = buffer.sample(0)
     batch = ppo._preprocess_batch(batch, buffer, indices)
     return [x.reshape(N, T).T for x in (batch.adv, batch.returns)]  # the buffer has one environment after another
 
 
-def minibatch_of(actions, old_log_probs, advantages, old_values, value_targets, obs):
-    x = dict(logp_old=old_log_probs, adv=advantages, v_s=old_values, returns=value_targets, act=actions, obs=obs)
-    return Batch(**x, rows=np.arange(len(advantages)))
-
-
-def trained(ppo, minibatches):
+def train(policy, value, minibatches, **settings):
+    ppo = agent(policy, value, **settings)
+    names = dict(actions="act", old_log_probs="logp_old", advantages="adv", old_values="v_s", value_targets="returns")
     for x in minibatches:
-        ppo._update_with_batch(x, batch_size=None, repeat=1)
+        ppo._update_with_batch(Batch(**renamed(x, **names)), batch_size=None, repeat=1)
 
 
-def policy_loss(log_probs, old_log_probs, advantages, entropies, clip_eps, entropy_coef):
-    zero = torch.zeros_like(advantages)
-    outputs = lambda x: SimpleNamespace(log_prob=lambda _: log_probs[x.rows], entropy=lambda: entropies.sum(1))  # noqa: E731
-    ppo = agent(outputs, Critic(lambda _: zero), eps_clip=clip_eps, ent_coef=entropy_coef, vf_coef=0)
-    return loss_of(lambda: trained(ppo, [minibatch_of(zero, old_log_probs, advantages, zero, zero, zero)]))
+def policy_loss(clip_eps, entropy_coef, **given):
+    return policy_loss_of(train, **given, eps_clip=clip_eps, ent_coef=entropy_coef, vf_coef=0)
 
 
-def value_loss(values, old_values, targets, clip_eps):
-    zero = torch.zeros_like(targets)
-    outputs = SimpleNamespace(log_prob=lambda _: zero, entropy=lambda: zero)
-    rows = torch.arange(len(values))
-    ppo = agent(lambda _: outputs, Critic(lambda obs: values[obs]), eps_clip=clip_eps, value_clip=True, vf_coef=1)
-    return loss_of(lambda: trained(ppo, [minibatch_of(zero, zero, zero, old_values, targets, rows)]))
+def value_loss(clip_eps, **given):
+    return value_loss_of(train, **given, eps_clip=clip_eps, value_clip=True, vf_coef=1)
+
+
+def update(clip_eps, **given):
+    train(**given, eps_clip=clip_eps, ent_coef=0)
 
 
 def normalize(observations):
@@ -82,9 +65,3 @@ def normalize(observations):
     venv = SimpleNamespace(is_async=False, reset=lambda *_: (next(steps), {}), step=lambda *_: (next(steps),))
     env = VectorEnvNormObs(venv)
     return np.array([env.reset()[0], *[env.step(None)[0] for _ in observations[1:]]])
-
-
-def update(policy, value, minibatches, learning_rate, clip_eps, max_grad_norm):
-    settings = dict(eps_clip=clip_eps, max_grad_norm=max_grad_norm, ent_coef=0)
-    ppo = agent(lambda x: policy(x.obs), Critic(value, value), policy, learning_rate, **settings)
-    trained(ppo, [minibatch_of(**x) for x in minibatches])

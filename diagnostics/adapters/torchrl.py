@@ -9,61 +9,47 @@ from torchrl.modules import IndependentNormal
 from torchrl.objectives import ClipPPOLoss
 from torchrl.objectives.value import GAE
 
+from adapters import Network, policy_loss_of, renamed, value_loss_of
+
 TITLE = f"torchrl {torchrl.__version__}"
 TENSORS = True
 
 
-class Actor(torch.nn.Module):
-    """A policy that returns given log-probabilities, and IndependentNormal's entropy where that of the action's
-    dimensions is given."""
-
-    in_keys, out_keys = [], []
-
-    def __init__(self, log_probs, entropies):
-        super().__init__()
-        self.log_probs, self.entropies = log_probs, entropies
-
-    def get_dist(self, _):
-        stds = torch.exp(self.entropies - 0.5 * math.log(2 * math.pi * math.e))
-        distribution = IndependentNormal(torch.zeros_like(stds), stds)
-        distribution.log_prob = lambda _: self.log_probs
-        return distribution
-
-
-class Critic(torch.nn.Module):
-    in_keys, out_keys = [], ["state_value"]
-
-    def __init__(self, values):
-        super().__init__()
-        self.values = values
-
-    def forward(self, tensordict):
-        return tensordict.clone(False).set("state_value", self.values[:, None])
-
-
 def advantages(rewards, values, next_values, terminations, truncations, gamma, gae_lambda):
-    x = dict(reward=rewards, state_value=values, next_value=next_values, terminated=terminations)
-    x = {name: torch.tensor(y).T[..., None] for name, y in (x | dict(done=terminations | truncations)).items()}
-    following = {name: x[name] for name in ("reward", "terminated", "done")} | dict(state_value=x["next_value"])
-    shape = rewards.T.shape
-    rollout = TensorDict(dict(state_value=x["state_value"], next=TensorDict(following, shape)), shape)
+    ends = dict(terminated=terminations, done=terminations | truncations)
+    following = dict(reward=rewards, state_value=next_values, **ends)
+    following = {name: torch.tensor(x).T[..., None] for name, x in following.items()}
+    now, shape = torch.tensor(values).T[..., None], values.T.shape
+    rollout = TensorDict(dict(state_value=now, next=TensorDict(following, shape)), shape)
     GAE(gamma=gamma, lmbda=gae_lambda, value_network=None)(rollout)
     return [rollout[name][..., 0].T for name in ("advantage", "value_target")]
 
 
-def loss_of(actor, critic, old_log_probs, columns, **settings):
-    x = {name: y[:, None] for name, y in columns.items()}
-    x |= dict(action=torch.zeros_like(x["advantage"]), action_log_prob=old_log_probs)
-    found = ClipPPOLoss(actor, critic, functional=False, **settings)(TensorDict(x, [len(old_log_probs)]))
-    return sum(x for name, x in found.items() if name.startswith("loss_"))
+def train(policy, value, minibatches, **settings):
+    """The backward pass of its user's loop."""
+    [x] = minibatches
+
+    def distribution(_):
+        """torchrl's own, whose entropies are those of the policy, and log-probabilities, too."""
+        pi = policy(x["obs"])
+        stds = torch.exp(pi.base_dist.entropy() - 0.5 * math.log(2 * math.pi * math.e))
+        normal = IndependentNormal(torch.zeros_like(stds), stds)
+        normal.log_prob = pi.log_prob
+        return normal
+
+    actor = Network(None, in_keys=[], out_keys=[], get_dist=distribution)
+    critic = Network(lambda data: data.clone(False).set("state_value", value(x["obs"])[:, None]))
+    critic.in_keys, critic.out_keys = [], ["state_value"]
+    names = dict(actions="action", advantages="advantage", old_values="state_value", value_targets="value_target")
+    columns = {name: y[:, None] for name, y in renamed(x, **names).items()}
+    columns["action_log_prob"] = x["old_log_probs"]
+    losses = ClipPPOLoss(actor, critic, functional=False, **settings)(TensorDict(columns, [len(x["obs"])]))
+    sum(loss for name, loss in losses.items() if name.startswith("loss_")).backward()
 
 
-def policy_loss(log_probs, old_log_probs, advantages, entropies, clip_eps, entropy_coef):
-    settings = dict(clip_epsilon=clip_eps, entropy_coeff=entropy_coef)
-    return loss_of(Actor(log_probs, entropies), None, old_log_probs, dict(advantage=advantages), **settings)
+def policy_loss(clip_eps, entropy_coef, **given):
+    return policy_loss_of(train, **given, clip_epsilon=clip_eps, entropy_coeff=entropy_coef)
 
 
-def value_loss(values, old_values, targets, clip_eps):
-    zero = torch.zeros_like(targets)
-    columns = dict(advantage=zero, value_target=targets, state_value=old_values)
-    return loss_of(Actor(zero, zero[:, None]), Critic(values), zero, columns, clip_value=clip_eps, entropy_bonus=False)
+def value_loss(clip_eps, **given):
+    return value_loss_of(train, **given, clip_value=clip_eps, entropy_bonus=False)
