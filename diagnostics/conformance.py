@@ -17,15 +17,16 @@ The numbers go to conformance.json in the folder --out, with an entry for each a
 """
 
 import argparse
-import importlib.util
+import copy
 import inspect
 import json
+import runpy
 import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
-from typing import Any, NoReturn
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 from ppo_family import DETAILS, FROZEN, NETWORKS, OF, family, rows_of, slopes, with_gradients
@@ -72,9 +73,8 @@ def update(policy, value, minibatches, learning_rate, clip_eps, max_grad_norm):
     actions, old_log_probs, advantages, old_values and value_targets. The entropy has no weight. Returns nothing."""
 '''
 
-SCOPE = {}
-exec(TEMPLATE, SCOPE)
-SIGNATURES = {name: inspect.signature(SCOPE[name]) for name in DETAILS}
+exec(TEMPLATE, scope := {})
+SIGNATURES = {name: inspect.signature(scope[name]) for name in DETAILS}
 
 # Adapters ------------------------------------------------------------------------------------------------------------
 
@@ -83,32 +83,26 @@ class Refused(Exception):
     """Says what is wrong with an adapter."""
 
 
-def load_adapter(word: str) -> ModuleType:
+def load_adapter(word: str) -> SimpleNamespace:
     """The adapter: a path, or the name of one in diagnostics/adapters."""
     path = Path(word) if word.endswith(".py") else ADAPTERS / f"{word.replace('-', '_')}.py"
     if not path.is_file():
         known = ", ".join(sorted(path.stem.replace("_", "-") for path in ADAPTERS.glob("[!_]*.py")))
         raise Refused(f"no such adapter; give a Python file, or one of {known}")
-    spec = importlib.util.spec_from_file_location(f"adapter_{path.stem}", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # a dataclass in it looks there
-    spec.loader.exec_module(module)
-    if not any(callable(getattr(module, name, None)) for name in SIGNATURES):
+    adapter = SimpleNamespace(**runpy.run_path(str(path), run_name=f"adapter_{path.stem}"))
+    if not functions_of(adapter):
         raise Refused(f"defines none of {', '.join(SIGNATURES)}")
-    return module
+    return adapter
 
 
-def copied(x: Any) -> Any:
-    """A copy of nested arrays, which an adapter may change."""
-    if isinstance(x, dict):
-        return {key: copied(value) for key, value in x.items()}
-    return [copied(y) for y in x] if isinstance(x, list) else np.array(x) if isinstance(x, np.ndarray) else x
+def functions_of(adapter: SimpleNamespace) -> list[str]:
+    return [name for name in SIGNATURES if callable(getattr(adapter, name, None))]
 
 
-def answers(adapter: ModuleType, name: str) -> dict[str, np.ndarray]:
+def answers(adapter: SimpleNamespace, name: str) -> dict[str, np.ndarray]:
     """What the adapter's function returns for the frozen rollout, by part as in `numbers_of`. Raises Refused where that
     is no answer."""
-    function, x = getattr(adapter, name), copied(FROZEN[name])
+    function, x = getattr(adapter, name), copy.deepcopy(FROZEN[name])
     try:
         inspect.signature(function).bind(**SIGNATURES[name].parameters)
     except (TypeError, ValueError) as error:
@@ -122,9 +116,9 @@ def answers(adapter: ModuleType, name: str) -> dict[str, np.ndarray]:
         found = [found]
     elif not isinstance(found, tuple | list) or len(found) != len(parts):
         raise Refused(f"must return {len(parts)} arrays, {' and '.join(parts)}")
-    shape = FROZEN[name]["observations" if name == "normalize" else "rewards"].shape
-    given = {part: numbers for part, numbers in zip(parts, found) if part != "targets" or numbers is not None}
-    return {part: checked(numbers, shape, part) for part, numbers in given.items()}
+    shape = next(iter(FROZEN[name].values())).shape
+    given = [(part, numbers) for part, numbers in zip(parts, found) if part != "targets" or numbers is not None]
+    return {part: checked(numbers, shape, part) for part, numbers in given}
 
 
 def checked(numbers: Any, shape: tuple[int, ...], what: str) -> np.ndarray:
@@ -143,7 +137,7 @@ def checked(numbers: Any, shape: tuple[int, ...], what: str) -> np.ndarray:
 
 def differenced(function: Callable, x: dict[str, Any], names: list[str]) -> dict[str, np.ndarray]:
     """A loss of arrays and its gradient by finite differences. Raises Refused where the loss is too coarse for them."""
-    loss = lambda **moved: checked(function(**copied(x | moved)), (), "the loss")  # noqa: E731
+    loss = lambda **moved: checked(function(**copy.deepcopy(x | moved)), (), "the loss")  # noqa: E731
     near, far = ([slopes(lambda y: loss(**{key: y}), x[key], h) for key in names] for h in (1e-5, 3e-5))  # noqa: B023
     if any(abs(len(a) * (a - b)).max() > 1e-3 for a, b in zip(near, far)):
         raise Refused("the loss is in single precision; finite differences need double (or set TENSORS = True)")
@@ -199,20 +193,18 @@ def search(name: str, found: dict[str, np.ndarray]) -> dict[str, Any]:
     """Which member of the family has these numbers, or which is nearest."""
     errors = [errors_of(found, numbers) for _, numbers in family(name)]
     furthest = [max(x.max() for x in parts.values()) for parts in errors]
-    best = int(np.argmin(furthest))
-    if furthest[best] <= TOLERANCE:
+    nearest = int(np.argmin(furthest))
+    if furthest[nearest] <= TOLERANCE:
         missing = rows_of(name).keys() - found.keys()  # targets, which may be None
-        way = family(name)[best][0] | dict.fromkeys(missing, "not given")
-        verdict = "variant" if differences(name, way) else "as ppo.py"
-        return dict(verdict=verdict, way=way, differences=differences(name, way), error=furthest[best])
+        way = family(name)[nearest][0] | dict.fromkeys(missing, "not given")
+        others = differences(name, way)
+        return dict(verdict="variant" if others else "as ppo.py", way=way, differences=others, error=furthest[nearest])
 
     # Does a factor explain the difference? Members that it explains in fewer parts, or with a number nearer to 1, win.
     explained = []
     for i, (_, numbers) in enumerate(family(name)):
-        factors = {}
-        for part, x in found.items():
-            if errors[i][part].max() > TOLERANCE:
-                factors[part] = float(np.vdot(numbers[part], x) / (np.vdot(numbers[part], numbers[part]) or 1))
+        off = {part: numbers[part] for part in found if errors[i][part].max() > TOLERANCE}
+        factors = {part: float(np.vdot(x, found[part]) / (np.vdot(x, x) or 1)) for part, x in off.items()}
         scaled = {part: factors.get(part, 1) * numbers[part] for part in found}
         if all(factors.values()) and max(x.max() for x in errors_of(found, scaled).values()) <= TOLERANCE:
             explained.append((len(factors), sum(abs(np.log(abs(c))) for c in factors.values()), i, factors))
@@ -257,14 +249,6 @@ def describe(entry: dict[str, Any]) -> list[str]:
 # Output --------------------------------------------------------------------------------------------------------------
 
 LETTERS = "ABCDEFGHIJ"
-
-
-def print_table(title: str, entries: dict[str, dict[str, Any]]) -> None:
-    """One function after another, with what it does otherwise than ppo.py."""
-    print(title)
-    for name, entry in entries.items():
-        first, *others = describe(entry)
-        print(f"  {name:<14} {first}", *[f"{'':<17}{line}" for line in others], sep="\n")
 
 
 def draw(entries: dict[str, dict[str, Any]], path: Path) -> None:
@@ -323,13 +307,6 @@ def read_arguments(argv: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def stop(lines: list[str]) -> NoReturn:
-    """Ends the program with these lines on standard error, and status 2."""
-    for line in lines:
-        print(f"conformance.py: {line}", file=sys.stderr)
-    raise SystemExit(2)
-
-
 def main(argv: list[str] | None = None) -> None:
     args = read_arguments(argv)
     if args.template:
@@ -350,8 +327,7 @@ def main(argv: list[str] | None = None) -> None:
 
     for word in args.adapters:
         if adapter := attempt(word, load_adapter, word):
-            names = [name for name in SIGNATURES if callable(getattr(adapter, name, None))]
-            found = {name: attempt(f"{word}: {name}", answers, adapter, name) for name in names}
+            found = {name: attempt(f"{word}: {name}", answers, adapter, name) for name in functions_of(adapter)}
             measured[Path(word).stem.replace("_", "-")] = str(getattr(adapter, "TITLE", Path(word).stem)), found
     path = args.out / "conformance.json"
     try:
@@ -362,12 +338,15 @@ def main(argv: list[str] | None = None) -> None:
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         refused.append(f"{path} is not this program's, or its folder cannot be made ({error})")
     if refused:
-        stop(refused)
+        print(*[f"conformance.py: {line}" for line in refused], sep="\n", file=sys.stderr)
+        raise SystemExit(2)
     for name, (title, found) in measured.items():
         entries[name] = dict(title=title, functions={name: search(name, numbers) for name, numbers in found.items()})
     path.write_text(json.dumps(entries, indent=1) + "\n")
-    for name in measured:
-        print_table(entries[name]["title"], entries[name]["functions"])
+    for adapter in measured:
+        print(entries[adapter]["title"])
+        for name, entry in entries[adapter]["functions"].items():
+            print(f"  {name:<14}", f"\n{'':<17}".join(describe(entry)))
     print(path)
     try:
         draw(entries, args.out / "conformance.png")

@@ -2,7 +2,7 @@
 which it does.
 
 The formulas stand here once more, in numpy and float64, and are not imported from algos/, because what judges the
-scripts must not be the scripts. DETAILS has, for each function, what can be done in more than one way, and the ways by
+scripts must not be the scripts. TABLE has, for each function, what can be done in more than one way, and the ways by
 name. The first is what ppo.py does by default, and the words say where another is from. A member of the family is one
 way for each detail. The functions from `advantages` to `update` compute members, and FROZEN is what they compute from.
 """
@@ -16,139 +16,121 @@ import numpy as np
 
 # Details -------------------------------------------------------------------------------------------------------------
 
-DETAILS = dict(
-    advantages={
-        "time limit": {
-            "bootstrapped": "V of the true final observation follows a time limit",
-            "terminal": "a time limit is treated as a terminal state (our --no-bootstrap-truncation)",
-            "last state": "V of the last state itself stands for what follows a time limit",
-            "overlooked": "a time limit is overlooked, so that the sum runs on into the next episode",
-        },
-        "end of the batch": {
-            "bootstrapped": "V of the next observation follows the end of the batch",
-            "last state": "V of the last state itself follows the end of the batch (IM's released code)",
-            "terminal": "the end of the batch is treated as a terminal state",
-        },
-        "estimator": {
-            "GAE": "advantages are those of GAE",
-            "no lambda": "lambda is missing from GAE, as if it were 1",
-            "no critic": "advantages are discounted returns, without a critic (reinforce.py)",
-        },
-        "normalized over the batch": {
-            "no": "advantages are not normalized over the batch",
-            "yes": "advantages are normalized over the whole batch",
-            "biased": "advantages are normalized over the whole batch, by a std without Bessel's correction",
-            "centred": "the mean of the batch is subtracted from the advantages (reinforce.py's --baseline mean)",
-        },
-        "targets": {
-            "A + V": "the value targets are A + V",
-            "returns": "the value targets are discounted returns (A with lambda 1, + V)",
-            "one step": "the value targets are r + gamma V(s')",
-        },
-    },
-    policy_loss={
-        "surrogate": {
-            "clipped": "the surrogate is the smaller of the clipped and the unclipped",
-            "unclipped": "the ratio is not clipped (ppo_noclip.py, trpo.py)",
-            "only clipped": "the surrogate is the clipped ratio's alone, without the smaller of the two",
-            "log-likelihood": "the surrogate is log pi times the advantage, without a ratio (a2c.py, reinforce.py)",
-            "better half": "the surrogate is the better half's weighted log-likelihood (vmpo.py, temperature 1)",
-        },
-        "normalized over the minibatch": {
-            "yes": "advantages are normalized over the minibatch",
-            "biased": "advantages are normalized over the minibatch, by a std without Bessel's correction",
-            "no": "advantages are not normalized over the minibatch",
-        },
-        "entropy": {
-            "bonus": "the action's entropy is a bonus",
-            "mean bonus": "the entropy bonus is averaged over the action's dimensions",
-            "penalty": "the action's entropy is a penalty, so its sign is reversed",
-            "mean penalty": "the entropy is a penalty, averaged over the action's dimensions",
-            "unused": "the entropy is not used",
-        },
-    },
-    value_loss={
-        "clipping": {
-            "larger": "the larger of the clipped and the unclipped loss counts",
-            "no": "the value loss is not clipped (our --no-value-clip)",
-            "smaller": "the smaller of the clipped and the unclipped loss counts (IM's formula)",
-            "only clipped": "only the clipped prediction's loss counts, so that beyond the clip there is no gradient",
-            "signed": "the larger of the two signed errors is squared (implementation-matters/code-for-paper)",
-        },
-        "error": dict(
-            squared="the value loss is the mean squared error",
-            halved="the value loss is half the mean squared error",
-            smooth_l1="the value loss is the smooth L1 loss",
-        ),
-        "range": {"as given": "values are clipped in the range given", "0.2": "values are always clipped by 0.2"},
-    },
-    scale_rewards={
-        "divided by": {
-            "returns": "rewards are divided by the running std of discounted returns",
-            "rewards": "rewards are scaled around their running mean (our --reward-scale-by rewards)",
-            "centred": "the running mean of discounted returns is subtracted from rewards",
-            "rewards, centred": "the running mean of rewards is subtracted from them and not put back",
-            "rewards, as they are": "rewards are divided by their own running std",
-            "nothing": "rewards are not scaled (our --no-reward-scale)",
-        },
-        "restart": dict(
-            after="the discounted return restarts with each episode",
-            never="the discounted return never restarts (IM's Algorithm 1)",
-            early="the discounted return restarts one step too early, at an episode's last reward",
-        ),
-    },
-    normalize={"standardized": {"yes": "observations are standardized", "no": "they are not (our --no-obs-norm)"}},
-    update={
-        "gradient norm": dict(
-            own="each network's gradient norm is clipped",
-            joint="both networks' joint gradient norm is clipped",
-            policy="only the policy's gradient norm is clipped (our --no-value-grad-clip)",
-            no="no gradient norm is clipped (our --no-grad-clip --no-value-grad-clip)",
-        ),
-        "Adam's eps": {"1e-5": "Adam's eps is 1e-5", "1e-8": "Adam's eps is 1e-8"},
-        "value weight": {
-            "1": "the squared error has weight 1",
-            "1/2": "the squared error has weight 1/2",
-            "1/4": "the squared error has weight 1/4",
-            "5/2": "the squared error has weight 5/2",
-        },
-        "value clipping": {
-            "larger": "the larger of the clipped and the unclipped value loss counts",
-            "no": "the value loss is not clipped",
-            "only clipped": "only the clipped prediction's loss counts",
-        },
-        "normalized over the minibatch": {
-            "yes": "advantages are normalized over the minibatch",
-            "no": "advantages are not normalized over the minibatch",
-        },
-    },
-)
-SAMPLES = {
-    "statistics over": {
-        "in turn": "the statistics take in one environment's steps after another's",
-        "step by step": "the statistics take in each step of all environments",
-        "each its own": "each environment has statistics of its own",
-        "batch": "the statistics take in the whole batch before they are used",
-    },
-    "first std": {
-        "|mean|": "the variance is Bessel-corrected, and a single sample's std is its size",
-        "1e-4": "the variance begins as 1, with the weight of 1e-4 samples",
-        "1": "the variance begins as 1, with the weight of one sample",
-        "1, corrected": "the variance begins as 1, with the weight of one sample, and the batch's is Bessel-corrected",
-        "biased": "the variance is not Bessel-corrected",
-    },
-    "eps": {
-        "1e-8": "eps, 1e-8, is added to the std",
-        "1e-8 in the root": "eps, 1e-8, is added to the variance, inside the root",
-        "1e-2": "eps, 1e-2, is added to the std",
-        "float32's in the root": "eps, that of float32 (1.2e-7), is added to the variance, inside the root",
-    },
-    "clipped at": {
-        "10": "the result is clipped at 10",
-        "5": "the result is clipped at 5",
-        "nothing": "the result is not clipped (our --no-reward-clip, --no-obs-clip)",
-    },
-}
+TABLE = """
+advantages: time limit
+    bootstrapped: V of the true final observation follows a time limit
+    terminal: a time limit is treated as a terminal state (our --no-bootstrap-truncation)
+    last state: V of the last state itself stands for what follows a time limit
+    overlooked: a time limit is overlooked, so that the sum runs on into the next episode
+advantages: end of the batch
+    bootstrapped: V of the next observation follows the end of the batch
+    last state: V of the last state itself follows the end of the batch (IM's released code)
+    terminal: the end of the batch is treated as a terminal state
+advantages: estimator
+    GAE: advantages are those of GAE
+    no lambda: lambda is missing from GAE, as if it were 1
+    no critic: advantages are discounted returns, without a critic (reinforce.py)
+advantages: normalized over the batch
+    no: advantages are not normalized over the batch
+    yes: advantages are normalized over the whole batch
+    biased: advantages are normalized over the whole batch, by a std without Bessel's correction
+    centred: the mean of the batch is subtracted from the advantages (reinforce.py's --baseline mean)
+advantages: targets
+    A + V: the value targets are A + V
+    returns: the value targets are discounted returns (A with lambda 1, + V)
+    one step: the value targets are r + gamma V(s')
+policy_loss: surrogate
+    clipped: the surrogate is the smaller of the clipped and the unclipped
+    unclipped: the ratio is not clipped (ppo_noclip.py, trpo.py)
+    only clipped: the surrogate is the clipped ratio's alone, without the smaller of the two
+    log-likelihood: the surrogate is log pi times the advantage, without a ratio (a2c.py, reinforce.py)
+    better half: the surrogate is the better half's weighted log-likelihood (vmpo.py, temperature 1)
+policy_loss: normalized over the minibatch
+    yes: advantages are normalized over the minibatch
+    biased: advantages are normalized over the minibatch, by a std without Bessel's correction
+    no: advantages are not normalized over the minibatch
+policy_loss: entropy
+    bonus: the action's entropy is a bonus
+    mean bonus: the entropy bonus is averaged over the action's dimensions
+    penalty: the action's entropy is a penalty, so its sign is reversed
+    mean penalty: the entropy is a penalty, averaged over the action's dimensions
+    unused: the entropy is not used
+value_loss: clipping
+    larger: the larger of the clipped and the unclipped loss counts
+    no: the value loss is not clipped (our --no-value-clip)
+    smaller: the smaller of the clipped and the unclipped loss counts (IM's formula)
+    only clipped: only the clipped prediction's loss counts, so that beyond the clip there is no gradient
+    signed: the larger of the two signed errors is squared (implementation-matters/code-for-paper)
+value_loss: error
+    squared: the value loss is the mean squared error
+    halved: the value loss is half the mean squared error
+    smooth_l1: the value loss is the smooth L1 loss
+value_loss: range
+    as given: values are clipped in the range given
+    0.2: values are always clipped by 0.2
+scale_rewards: divided by
+    returns: rewards are divided by the running std of discounted returns
+    rewards: rewards are scaled around their running mean (our --reward-scale-by rewards)
+    centred: the running mean of discounted returns is subtracted from rewards
+    rewards, centred: the running mean of rewards is subtracted from them and not put back
+    rewards, as they are: rewards are divided by their own running std
+    nothing: rewards are not scaled (our --no-reward-scale)
+scale_rewards: restart
+    after: the discounted return restarts with each episode
+    never: the discounted return never restarts (IM's Algorithm 1)
+    early: the discounted return restarts one step too early, at an episode's last reward
+normalize: standardized
+    yes: observations are standardized
+    no: they are not (our --no-obs-norm)
+samples: statistics over
+    in turn: the statistics take in one environment's steps after another's
+    step by step: the statistics take in each step of all environments
+    each its own: each environment has statistics of its own
+    batch: the statistics take in the whole batch before they are used
+samples: first std
+    |mean|: the variance is Bessel-corrected, and a single sample's std is its size
+    1e-4: the variance begins as 1, with the weight of 1e-4 samples
+    1: the variance begins as 1, with the weight of one sample
+    1, corrected: the variance begins as 1, with the weight of one sample, and the batch's is Bessel-corrected
+    biased: the variance is not Bessel-corrected
+samples: eps
+    1e-8: eps, 1e-8, is added to the std
+    1e-8 in the root: eps, 1e-8, is added to the variance, inside the root
+    1e-2: eps, 1e-2, is added to the std
+    float32's in the root: eps, that of float32 (1.2e-7), is added to the variance, inside the root
+samples: clipped at
+    10: the result is clipped at 10
+    5: the result is clipped at 5
+    nothing: the result is not clipped (our --no-reward-clip, --no-obs-clip)
+update: gradient norm
+    own: each network's gradient norm is clipped
+    joint: both networks' joint gradient norm is clipped
+    policy: only the policy's gradient norm is clipped (our --no-value-grad-clip)
+    no: no gradient norm is clipped (our --no-grad-clip --no-value-grad-clip)
+update: Adam's eps
+    1e-5: Adam's eps is 1e-5
+    1e-8: Adam's eps is 1e-8
+update: value weight
+    1: the squared error has weight 1
+    1/2: the squared error has weight 1/2
+    1/4: the squared error has weight 1/4
+    5/2: the squared error has weight 5/2
+update: value clipping
+    larger: the larger of the clipped and the unclipped value loss counts
+    no: the value loss is not clipped
+    only clipped: only the clipped prediction's loss counts
+update: normalized over the minibatch
+    yes: advantages are normalized over the minibatch
+    no: advantages are not normalized over the minibatch
+"""
+DETAILS, texts = {}, {}
+for line in TABLE.strip().splitlines():
+    left, right = line.strip().split(": ", 1)
+    if line.startswith(" "):
+        texts[left] = right
+    else:
+        texts = DETAILS.setdefault(left, {}).setdefault(right, {})
+SAMPLES = DETAILS.pop("samples")
 DETAILS["normalize"] |= SAMPLES
 SOME = {"statistics over": 3, "first std": 2, "eps": 2, "clipped at": 3}  # how many of these rewards have
 DETAILS["scale_rewards"] |= {detail: dict(list(texts.items())[: SOME[detail]]) for detail, texts in SAMPLES.items()}
@@ -301,25 +283,24 @@ def gaussian_log_probs(parameters: np.ndarray, obs: np.ndarray, actions: np.ndar
 
 def update(x: dict[str, Any], way: dict[str, str]) -> dict[str, np.ndarray]:
     """Parameters of both networks after a step of Adam (Kingma & Ba 2015, Algorithm 1) for each minibatch."""
-    usual = {name: next(members(name)) for name in ("policy_loss", "value_loss")}
-    usual["value_loss"]["clipping"] = way["value clipping"]
-    usual["policy_loss"]["normalized over the minibatch"] = way["normalized over the minibatch"]
+    normalization = {"normalized over the minibatch": way["normalized over the minibatch"]}
+    ways = dict(policy=next(members("policy_loss")) | normalization)
+    ways["value"] = next(members("value_loss")) | dict(clipping=way["value clipping"])
     weight = {"1": 1, "1/2": 0.5, "1/4": 0.25, "5/2": 2.5}[way["value weight"]]
     after = {name: parameters.copy() for name, parameters in NETWORKS.items()}
     moments = {name: np.zeros((2, len(parameters))) for name, parameters in NETWORKS.items()}
 
     def loss_of_policy(parameters: np.ndarray) -> float:
         log_probs = gaussian_log_probs(parameters, batch["obs"], batch["actions"])
-        x = batch | dict(log_probs=log_probs, entropies=np.zeros((1, 1)), entropy_coef=0)
-        return policy_loss(x, usual["policy_loss"])
+        return policy_loss(batch | dict(log_probs=log_probs), ways["policy"])
 
     def loss_of_value(parameters: np.ndarray) -> float:
         values = batch["obs"] @ parameters[:3] + parameters[3]
-        x = batch | dict(values=values, targets=batch["value_targets"])
-        return weight * value_loss(x, usual["value_loss"])
+        return weight * value_loss(batch | dict(values=values), ways["value"])
 
     for t, minibatch in enumerate(x["minibatches"], start=1):
-        batch = minibatch | dict(clip_eps=x["clip_eps"])
+        batch = minibatch | dict(targets=minibatch["value_targets"], clip_eps=x["clip_eps"])
+        batch |= dict(entropies=np.zeros((1, 1)), entropy_coef=0)
         gradients = dict(policy=slopes(loss_of_policy, after["policy"]), value=slopes(loss_of_value, after["value"]))
         norms = {name: np.linalg.norm(gradient) for name, gradient in gradients.items()}
         if way["gradient norm"] == "joint":
@@ -346,22 +327,19 @@ def slopes(function: Callable[[np.ndarray], float], x: np.ndarray, h: float = 1e
 def possible(name: str, way: dict[str, str]) -> bool:
     """Whether a member has this way of its own. The others would print another's numbers, or differ from them by less
     than can be seen."""
-    odd = {detail: option for detail, option in way.items() if option != next(iter(DETAILS[name][detail]))}
+    odd = {detail for detail, option in way.items() if option != next(iter(DETAILS[name][detail]))}
     if name == "advantages":
         if way["estimator"] == "no critic":
             return way["time limit"] == way["end of the batch"] == "terminal" and "targets" not in odd
-        return not (way["estimator"] == "no lambda" and way["targets"] == "returns")
+        return way["estimator"] == "GAE" or way["targets"] != "returns"
     if name == "value_loss":
         return way["clipping"] != "no" or "range" not in odd
+    if "nothing" == way.get("divided by") or "standardized" in odd:  # then only the clip is left
+        return odd <= {"divided by", "standardized", "clipped at"}
     if name == "scale_rewards":
-        if way["divided by"] == "nothing":
-            return odd.keys() <= {"divided by", "clipped at"}
-        return not ("restart" in odd and "rewards" in way["divided by"])
-    if name == "normalize":
-        if "standardized" in odd:
-            return odd.keys() <= {"standardized", "clipped at"}
-        if way["first std"][0] == "1" and way["first std"] != "1e-4":  # beside such a variance eps is too small to see
-            return "root" not in way["eps"] and (way["statistics over"] == "batch" or "," not in way["first std"])
+        return "restart" not in odd or "rewards" not in way["divided by"]
+    if name == "normalize" and way["first std"] in ("1", "1, corrected"):  # beside it eps is too small to see
+        return "root" not in way["eps"] and (way["statistics over"] == "batch" or way["first std"] == "1")
     return True
 
 
@@ -434,12 +412,11 @@ OF = dict(policy_loss=["log_probs", "entropies"], value_loss=["values"])  # with
 def numbers_of(name: str, way: dict[str, str]) -> dict[str, np.ndarray]:
     """The numbers of a member on the frozen rollout, by part. Those of a loss are one part [1 + the gradient's size]:
     the loss, and its gradient times B, which makes it as large."""
-    x, member = FROZEN[name], dict(advantages=advantages, policy_loss=policy_loss, value_loss=value_loss)
-    member |= dict(scale_rewards=scale_rewards, normalize=normalize, update=update)
+    x, formula = FROZEN[name], globals()[name]
     if name not in OF:
-        return member[name](x, way)
-    gradients = [slopes(lambda moved: member[name](x | {key: moved}, way), x[key]) for key in OF[name]]  # noqa: B023
-    return with_gradients(member[name](x, way), gradients)
+        return formula(x, way)
+    gradients = [slopes(lambda moved: formula(x | {key: moved}, way), x[key]) for key in OF[name]]  # noqa: B023
+    return with_gradients(formula(x, way), gradients)
 
 
 @functools.cache
@@ -458,18 +435,20 @@ def rows_of(name: str) -> dict[str, list[str]]:
     if name == "update":
         return {part: [f"{part} parameter {i}" for i in range(len(numbers))] for part, numbers in NETWORKS.items()}
     if name in OF:
-        numbers = [(key, i) for key in OF[name] for i in np.ndindex(x[key].shape)]
-        beyond = x["values"] - x["old_values"] if name == "value_loss" else np.exp(x["log_probs"] - x["old_log_probs"])
-        about = "V moved by" if name == "value_loss" else "ratio"
-        slopes_of = [f"d loss / d {key}{list(i)} ({about} {beyond[i[0]]:.2f})" for key, i in numbers]
+        policy = name == "policy_loss"
+        moved = np.exp(x["log_probs"] - x["old_log_probs"]) if policy else x["values"] - x["old_values"]
+        texts = [f"{'ratio' if policy else 'V moved by'} {y:.2f}" for y in moved]
+        slopes_of = [f"d loss / d {key}{list(i)} ({texts[i[0]]})" for key in OF[name] for i in np.ndindex(x[key].shape)]
         return dict(loss=["the loss", *slopes_of])
-    steps = [f"step {t} of environment {n}" for t, n in np.ndindex(next(iter(x.values())).shape[:2])]
-    if name == "advantages":
-        last = len(x["rewards"]) - 1
-        for i, (t, n) in enumerate(np.ndindex(x["rewards"].shape)):
-            kind = "terminal state" if x["terminations"][t, n] else "time limit" if x["truncations"][t, n] else ""
-            steps[i] += f" ({kind or 'end of the batch'})" if kind or t == last else ""
-        return dict(advantages=steps, targets=steps)
+    T, N, *_ = next(iter(x.values())).shape
+    steps = np.array([[f"step {t} of environment {n}" for n in range(N)] for t in range(T)], object)
     if name == "scale_rewards":
-        return dict(rewards=steps)
-    return dict(observations=[f"{step}, column {i}" for step in steps for i in range(x["observations"].shape[2])])
+        return dict(rewards=[*steps.flat])
+    if name == "normalize":
+        columns = range(x["observations"].shape[2])
+        return dict(observations=[f"{step}, column {i}" for step in steps.flat for i in columns])
+    last = np.arange(T)[:, None] == T - 1
+    steps[last & ~x["terminations"] & ~x["truncations"]] += " (end of the batch)"
+    steps[x["truncations"]] += " (time limit)"
+    steps[x["terminations"]] += " (terminal state)"
+    return dict(advantages=[*steps.flat], targets=[*steps.flat])
