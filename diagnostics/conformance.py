@@ -248,7 +248,7 @@ def describe(entry: dict[str, Any]) -> list[str]:
 
 # Output --------------------------------------------------------------------------------------------------------------
 
-LETTERS = "ABCDEFGHIJ"
+LETTERS, GREEN, YELLOW, RED = "ABCDEFGHIJ", "#7fc8a9", "#f6d186", "#d9534f"
 
 
 def draw(entries: dict[str, dict[str, Any]], path: Path) -> None:
@@ -259,19 +259,18 @@ def draw(entries: dict[str, dict[str, Any]], path: Path) -> None:
     rows = [(name, detail) for name in DETAILS if any(name in column for column in columns) for detail in DETAILS[name]]
     figure = Figure(figsize=(4.4 + 0.62 * len(columns), 1.4 + 0.25 * len(rows)), layout="constrained")
     axis = figure.subplots()
-    colours = {"as ppo.py": "#7fc8a9", "variant": "#f6d186", "none": "#d9534f"}
     for y, (name, detail) in enumerate(rows):
-        texts, seen = list(DETAILS[name][detail]), set()
+        texts, seen = list(DETAILS[name][detail]), {0}
         for x, column in enumerate(columns):
             entry = column.get(name)
             if entry is None or entry["way"][detail] == "not given":
                 continue
-            option = texts.index(entry["way"][detail])
-            kind = "none" if entry["verdict"] == "none" else "variant" if option else "as ppo.py"
-            axis.barh(y, 1, left=x, height=1, color=colours[kind], edgecolor="white", linewidth=1)
-            axis.text(x + 0.5, y, "×" if kind == "none" else LETTERS[option], ha="center", va="center", fontsize=8)
-            seen |= {option} if kind == "variant" else set()
-        key = ";  ".join(f"{LETTERS[i]}: {texts[i]}" for i in sorted({0} | seen))
+            option, known = texts.index(entry["way"][detail]), entry["verdict"] != "none"
+            colour = (GREEN if option == 0 else YELLOW) if known else RED
+            axis.barh(y, 1, left=x, height=1, color=colour, edgecolor="white", linewidth=1)
+            axis.text(x + 0.5, y, LETTERS[option] if known else "×", ha="center", va="center", fontsize=8)
+            seen |= {option} if known else set()
+        key = ";  ".join(f"{LETTERS[i]}: {texts[i]}" for i in sorted(seen))
         axis.text(len(columns) + 0.15, y, key, va="center", fontsize=7.5)
     heads = [y for y in range(1, len(rows)) if rows[y][0] != rows[y - 1][0]]
     axis.hlines([y - 0.5 for y in heads], 0, len(columns), color="0.3", linewidth=0.8)
@@ -280,8 +279,7 @@ def draw(entries: dict[str, dict[str, Any]], path: Path) -> None:
         labels[y] = f"{rows[y][0].replace('_', ' ')}:  {labels[y]}"
     axis.set_yticks(range(len(rows)), labels, fontsize=8)
     titles = [entry["title"].rsplit(" ", 1) for entry in entries.values()]
-    axis.set_xticks(np.arange(len(columns)) + 0.5, ["\n".join(title) for title in titles], fontsize=7.5)
-    axis.tick_params(axis="x", labelrotation=35)
+    axis.set_xticks(np.arange(len(columns)) + 0.5, ["\n".join(title) for title in titles], fontsize=7.5, rotation=35)
     axis.xaxis.tick_top()
     axis.tick_params(length=0)
     axis.set(xlim=(0, len(columns)), ylim=(len(rows) - 0.5, -0.5))
@@ -340,13 +338,13 @@ def main(argv: list[str] | None = None) -> None:
     if refused:
         print(*[f"conformance.py: {line}" for line in refused], sep="\n", file=sys.stderr)
         raise SystemExit(2)
-    for name, (title, found) in measured.items():
-        entries[name] = dict(title=title, functions={name: search(name, numbers) for name, numbers in found.items()})
-    path.write_text(json.dumps(entries, indent=1) + "\n")
-    for adapter in measured:
-        print(entries[adapter]["title"])
-        for name, entry in entries[adapter]["functions"].items():
+    for adapter, (title, found) in measured.items():
+        functions = {name: search(name, numbers) for name, numbers in found.items()}
+        entries[adapter] = dict(title=title, functions=functions)
+        print(title)
+        for name, entry in functions.items():
             print(f"  {name:<14}", f"\n{'':<17}".join(describe(entry)))
+    path.write_text(json.dumps(entries, indent=1) + "\n")
     print(path)
     try:
         draw(entries, args.out / "conformance.png")

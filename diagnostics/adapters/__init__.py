@@ -27,31 +27,21 @@ def renamed(x, **names):
     return {names.get(name, name): y for name, y in x.items()}
 
 
-def loss_of(train, log_probs, entropies, values, minibatch, **settings):
-    """The loss on which the library calls backward(), before it does. Its step then has no gradient."""
+def loss_of(train, given, **settings):
+    """The loss on which the library calls backward(), before it does; its step then has no gradient. What is not given
+    of a policy's or a value loss is zero."""
+    rows, losses = torch.arange(len(next(iter(given.values())))), []
+    zeros = torch.zeros(len(rows), dtype=torch.float64)
+    columns = dict.fromkeys(("old_log_probs", "advantages", "old_values"), zeros)
+    x = columns | dict(log_probs=zeros, entropies=zeros[:, None], values=zeros, targets=zeros) | given
 
     def policy(rows):
-        each = SimpleNamespace(entropy=lambda: entropies[rows])
-        total = lambda: entropies[rows].sum(1)  # noqa: E731
-        return SimpleNamespace(log_prob=lambda _: log_probs[rows], entropy=total, base_dist=each)
+        entropies, log_prob = x["entropies"][rows], lambda _: x["log_probs"][rows]
+        each = SimpleNamespace(entropy=lambda: entropies)
+        return SimpleNamespace(log_prob=log_prob, entropy=lambda: entropies.sum(1), base_dist=each)
 
-    rows, losses = torch.arange(len(values)), []
-    minibatch = dict(obs=rows, actions=rows) | minibatch
+    minibatch = {name: x[name] for name in columns} | dict(obs=rows, actions=rows, value_targets=x["targets"])
     with patch.object(torch.Tensor, "backward", lambda loss, *_, **__: losses.append(loss)):
-        train(Network(policy), Network(lambda rows: values[rows]), [minibatch], **settings)
+        train(Network(policy), Network(lambda rows: x["values"][rows]), [minibatch], **settings)
     [loss] = losses
     return loss
-
-
-def policy_loss_of(train, log_probs, old_log_probs, advantages, entropies, **settings):
-    """The loss where values and their targets are zero."""
-    zeros = torch.zeros_like(advantages)
-    minibatch = dict(old_log_probs=old_log_probs, advantages=advantages, old_values=zeros, value_targets=zeros)
-    return loss_of(train, log_probs, entropies, zeros, minibatch, **settings)
-
-
-def value_loss_of(train, values, old_values, targets, **settings):
-    """The loss where advantages and entropies are zero."""
-    zeros = torch.zeros_like(targets)
-    minibatch = dict(old_log_probs=zeros, advantages=zeros, old_values=old_values, value_targets=targets)
-    return loss_of(train, zeros, zeros[:, None], values, minibatch, **settings)

@@ -10,7 +10,7 @@ from rsl_rl.modules.distribution import GaussianDistribution
 from rsl_rl.storage import RolloutStorage
 from tensordict import TensorDict
 
-from adapters import Network, policy_loss_of, renamed, value_loss_of
+from adapters import Network, loss_of, renamed
 
 TITLE = f"rsl_rl {version('rsl-rl-lib')}"
 TENSORS = True
@@ -59,11 +59,11 @@ def train(policy, value, minibatches, **settings):
 
 
 def policy_loss(clip_eps, entropy_coef, **given):
-    return policy_loss_of(train, **given, clip_param=clip_eps, entropy_coef=entropy_coef)
+    return loss_of(train, given, clip_param=clip_eps, entropy_coef=entropy_coef)
 
 
 def value_loss(clip_eps, **given):
-    return value_loss_of(train, **given, clip_param=clip_eps)
+    return loss_of(train, given, clip_param=clip_eps)
 
 
 def update(clip_eps, **given):

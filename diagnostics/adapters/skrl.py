@@ -11,7 +11,7 @@ from skrl.memories.torch import RandomMemory
 from skrl.models.torch import GaussianMixin
 from skrl.resources.preprocessors.torch import RunningStandardScaler
 
-from adapters import Network, policy_loss_of, value_loss_of
+from adapters import Network, loss_of
 
 TITLE = f"skrl {skrl.__version__}"
 TENSORS = True
@@ -61,12 +61,11 @@ def train(policy, value, minibatches, **settings):
 
 
 def policy_loss(clip_eps, entropy_coef, **given):
-    scales = dict(entropy_loss_scale=entropy_coef, value_loss_scale=0)
-    return policy_loss_of(train, **given, ratio_clip=clip_eps, **scales)
+    return loss_of(train, given, ratio_clip=clip_eps, entropy_loss_scale=entropy_coef, value_loss_scale=0)
 
 
 def value_loss(clip_eps, **given):
-    return value_loss_of(train, **given, value_clip=clip_eps, value_loss_scale=1)
+    return loss_of(train, given, value_clip=clip_eps, value_loss_scale=1)
 
 
 def update(clip_eps, max_grad_norm, **given):

@@ -11,7 +11,7 @@ from stable_baselines3.common.distributions import sum_independent_dims
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
-from adapters import policy_loss_of, renamed, value_loss_of
+from adapters import loss_of, renamed
 from adapters._replay import replays
 
 TITLE = f"Stable-Baselines3 {stable_baselines3.__version__}"
@@ -50,11 +50,11 @@ def train(policy, value, minibatches, **settings):
 
 
 def policy_loss(clip_eps, entropy_coef, **given):
-    return policy_loss_of(train, **given, clip_range=clip_eps, ent_coef=entropy_coef, vf_coef=0)
+    return loss_of(train, given, clip_range=clip_eps, ent_coef=entropy_coef, vf_coef=0)
 
 
 def value_loss(clip_eps, **given):
-    return value_loss_of(train, **given, clip_range_vf=clip_eps, ent_coef=0, vf_coef=1)
+    return loss_of(train, given, clip_range_vf=clip_eps, ent_coef=0, vf_coef=1)
 
 
 def update(clip_eps, **given):

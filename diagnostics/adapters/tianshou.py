@@ -14,7 +14,7 @@ from tianshou.algorithm.optim import AdamOptimizerFactory
 from tianshou.data import Batch, VectorReplayBuffer
 from tianshou.env import VectorEnvNormObs
 
-from adapters import Network, policy_loss_of, renamed, value_loss_of
+from adapters import Network, loss_of, renamed
 
 TITLE = f"tianshou {tianshou.__version__}"
 TENSORS = True
@@ -49,11 +49,11 @@ def train(policy, value, minibatches, **settings):
 
 
 def policy_loss(clip_eps, entropy_coef, **given):
-    return policy_loss_of(train, **given, eps_clip=clip_eps, ent_coef=entropy_coef, vf_coef=0)
+    return loss_of(train, given, eps_clip=clip_eps, ent_coef=entropy_coef, vf_coef=0)
 
 
 def value_loss(clip_eps, **given):
-    return value_loss_of(train, **given, eps_clip=clip_eps, value_clip=True, vf_coef=1)
+    return loss_of(train, given, eps_clip=clip_eps, value_clip=True, vf_coef=1)
 
 
 def update(clip_eps, **given):

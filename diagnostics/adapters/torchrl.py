@@ -9,7 +9,7 @@ from torchrl.modules import IndependentNormal
 from torchrl.objectives import ClipPPOLoss
 from torchrl.objectives.value import GAE
 
-from adapters import Network, policy_loss_of, renamed, value_loss_of
+from adapters import Network, loss_of, renamed
 
 TITLE = f"torchrl {torchrl.__version__}"
 TENSORS = True
@@ -48,8 +48,8 @@ def train(policy, value, minibatches, **settings):
 
 
 def policy_loss(clip_eps, entropy_coef, **given):
-    return policy_loss_of(train, **given, clip_epsilon=clip_eps, entropy_coeff=entropy_coef)
+    return loss_of(train, given, clip_epsilon=clip_eps, entropy_coeff=entropy_coef)
 
 
 def value_loss(clip_eps, **given):
-    return value_loss_of(train, **given, clip_value=clip_eps, entropy_bonus=False)
+    return loss_of(train, given, clip_value=clip_eps, entropy_bonus=False)
