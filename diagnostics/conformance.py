@@ -6,14 +6,14 @@ algos/ppo.py span, and says which member of the family each of them is.
     python diagnostics/conformance.py stable-baselines3         # or one of those in diagnostics/adapters
 
 An adapter is a Python file with any of the functions in TEMPLATE, below. They are called with named arguments, on a
-frozen rollout that a seed makes. Each answer is compared with every member of the function's family, to 1e-6 of
-1 + |the member's number|. A loss is compared together with its gradient, row by row, since many wrong losses have the
-right value at the right point. Where no member has the same numbers, the nearest is named, with the rows on which it is
-off, and the factor if one explains the difference.
+frozen rollout that a seed makes. Each answer is compared with every member of the function's family (ppo_family.py), to
+1e-6 of 1 + |the member's number|. A loss is compared together with its gradient, row by row, since many wrong losses
+have the right value at the right point. Where no member has the same numbers, the nearest is named, with the rows on
+which it is off, and the factor if one explains the difference.
 
-The formulas are in ppo_family.py. Apart from numpy, nothing need be installed (torch is, where the adapter asks for
-tensors or has an update, and matplotlib for the picture), so this runs in the other implementation's environment.
-The numbers go to conformance.json in the folder --out, with an entry for each adapter. The picture shows all entries.
+Only numpy must be installed (and torch, where the adapter asks for tensors or has an update, and matplotlib for the
+picture), so this runs in the other implementation's environment. The numbers go to conformance.json in the folder
+--out, with an entry for each adapter. The picture shows all entries.
 """
 
 import argparse

@@ -334,11 +334,11 @@ def possible(name: str, way: dict[str, str]) -> bool:
         return way["estimator"] == "GAE" or way["targets"] != "returns"
     if name == "value_loss":
         return way["clipping"] != "no" or "range" not in odd
-    if "nothing" == way.get("divided by") or "standardized" in odd:  # then only the clip is left
+    if way.get("divided by") == "nothing" or "standardized" in odd:  # then only the clip is left
         return odd <= {"divided by", "standardized", "clipped at"}
     if name == "scale_rewards":
         return "restart" not in odd or "rewards" not in way["divided by"]
-    if name == "normalize" and way["first std"] in ("1", "1, corrected"):  # beside it eps is too small to see
+    if name == "normalize" and way["first std"] in ("1", "1, corrected"):  # a variance beside which eps counts little
         return "root" not in way["eps"] and (way["statistics over"] == "batch" or way["first std"] == "1")
     return True
 

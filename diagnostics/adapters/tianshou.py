@@ -42,6 +42,7 @@ def advantages(rewards, values, next_values, terminations, truncations, gamma, g
 
 
 def train(policy, value, minibatches, **settings):
+    np.random.seed(0)  # it shuffles a minibatch, which changes how sums are rounded
     ppo = agent(policy, value, **settings)
     names = dict(actions="act", old_log_probs="logp_old", advantages="adv", old_values="v_s", value_targets="returns")
     for x in minibatches:
