@@ -248,7 +248,8 @@ def describe(entry: dict[str, Any]) -> list[str]:
 
 # Output --------------------------------------------------------------------------------------------------------------
 
-LETTERS, GREEN, YELLOW, RED = "ABCDEFGHIJ", "#7fc8a9", "#f6d186", "#d9534f"
+LETTERS = "ABCDEFGHIJ"
+GREEN, YELLOW, RED = "#7fc8a9", "#f6d186", "#d9534f"
 
 
 def draw(entries: dict[str, dict[str, Any]], path: Path) -> None:

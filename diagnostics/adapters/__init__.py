@@ -3,8 +3,8 @@ choice, and is run in an environment in which the library is installed; figures/
 CleanRL is a script and not a library, so its adapter is a transcription. This module has what several of them need.
 
 An adapter's `train(policy, value, minibatches, **settings)` has the library train these networks on these minibatches,
-which are as in `update`. Its losses are those on which the library calls backward() in the meantime. For them, the
-networks answer what is given, and the observations are the numbers of the rows to be answered."""
+which are as in `update`. In the meantime, `loss_of` takes the loss on which the library calls backward(). For that, the
+networks answer with what is given, and the observations are the numbers of the rows to answer with."""
 
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -36,9 +36,9 @@ def loss_of(train, given, **settings):
     x = columns | dict(log_probs=zeros, entropies=zeros[:, None], values=zeros, targets=zeros) | given
 
     def policy(rows):
-        entropies, log_prob = x["entropies"][rows], lambda _: x["log_probs"][rows]
+        log_probs, entropies = x["log_probs"][rows], x["entropies"][rows]
         each = SimpleNamespace(entropy=lambda: entropies)
-        return SimpleNamespace(log_prob=log_prob, entropy=lambda: entropies.sum(1), base_dist=each)
+        return SimpleNamespace(log_prob=lambda _: log_probs, entropy=lambda: entropies.sum(1), base_dist=each)
 
     minibatch = {name: x[name] for name in columns} | dict(obs=rows, actions=rows, value_targets=x["targets"])
     with patch.object(torch.Tensor, "backward", lambda loss, *_, **__: losses.append(loss)):

@@ -17,6 +17,8 @@ TENSORS = True
 
 
 def agent(policy, value, storage, **settings):
+    """PPO with an actor and a critic that have what it asks of them."""
+
     def act(obs, **_):
         pi = policy(obs["obs"])
         actor.get_output_log_prob = pi.log_prob

@@ -18,6 +18,8 @@ TENSORS = True
 
 
 def agent(policy, value, T, N, **settings):
+    """PPO with models that have what it asks of them, and a memory of N environments' T steps."""
+
     def act(inputs, role):
         pi = policy(inputs["observations"])
         actor._g_distribution = pi.base_dist

@@ -26,11 +26,11 @@ def advantages(rewards, values, next_values, terminations, truncations, gamma, g
 
 
 def train(policy, value, minibatches, **settings):
-    """The backward pass of its user's loop."""
+    """The backward pass of a user's loop."""
     [x] = minibatches
 
     def distribution(_):
-        """torchrl's own, whose entropies are those of the policy, and log-probabilities, too."""
+        """torchrl's own, with the policy's entropies and log-probabilities."""
         pi = policy(x["obs"])
         stds = torch.exp(pi.base_dist.entropy() - 0.5 * math.log(2 * math.pi * math.e))
         normal = IndependentNormal(torch.zeros_like(stds), stds)
