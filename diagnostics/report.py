@@ -30,6 +30,7 @@ import jinja2
 import landscape
 import matplotlib
 import numpy as np
+import torch
 import trust_region
 import value
 import verdicts
@@ -40,7 +41,7 @@ from measuring.runs import COUNT, AtLeast, Source
 from measuring.sampling import Sampler
 from verdicts import NONE, NOT_MEASURED, RULES, UNCLEAR, Finding, with_ends
 
-VERSION = value.VERSION  # whose targets it measures by; plus one, whenever its own numbers change
+VERSION = 2  # raised whenever its own numbers change; since version 2 returns are not the script's own
 
 # Arguments -----------------------------------------------------------------------------------------------------------
 
@@ -108,13 +109,15 @@ def measure_fresh(source: Source, _: Sampler, __: Any, drawn: Callable) -> Itera
     if getattr(settings, "reward_scale", False):
         numbers["reward_std"] = float(state.reward_stats.std)
     if hasattr(state, "value"):
-        batch = script.estimate_advantages(settings, state, data)
-        returns = value.estimate_targets(script, settings, state, data)["returns"].double().numpy()
-        errors = returns - batch["old_values"].double().numpy()
+        with torch.no_grad():
+            values = state.value(torch.from_numpy(data["obs"])).double().numpy()
+        returns = sampling.discounted_returns(settings.gamma, state.value, data)
+        errors = returns - values
         squares = (errors - errors.mean()) ** 2, (returns - returns.mean()) ** 2
         left = intervals.ratio_of_sums(*squares, data["ends"], in_logarithms=True)
         ends = left["interval"] and [1 - x for x in left["interval"][::-1]]
         numbers["explained_variance"] = dict(mean=1 - left["mean"], interval=ends, episodes=left["episodes"])
+        numbers["wrong_targets"] = sampling.wrong_targets(script, settings, state, data)
     yield numbers
 
 
@@ -377,7 +380,7 @@ def find_critic(run: Run) -> list[Finding]:
         return [Finding(NONE, "", f"{run.config['algo']} has no value network, so there is nothing to judge.")]
     cells = [x for x in run.cells["report"] if "explained_variance" in x]
     if not cells:
-        return [NOT_MEASURED]
+        return [NOT_MEASURED, *find_wrong_targets(run)]
     cell = middle(cells, lambda x: -x["explained_variance"]["mean"])
     finding = verdicts.judge_critic(cell["explained_variance"], cell["iteration"])
     numbers, logged = [finding.number], run.progress["explained_variance"][cell["iteration"] :]
@@ -387,7 +390,18 @@ def find_critic(run: Run) -> list[Finding]:
         if x["iteration"] == cell["iteration"]:
             errors = {text: x[f"heldout_{name}"] for name, text in value.TARGETS.items()}
             numbers += [f"error against {text} {with_ends(error)}" for text, error in errors.items()]
-    return [finding._replace(number="; ".join(numbers))]
+    if (rows := cell.get("wrong_targets")) and not value.explain_wrong_targets(rows):
+        counts = ", ".join(f"{of:,} {name}" for name, (_, of) in rows.items())
+        numbers.append(f"value targets at lambda 1 are the discounted returns in all rows ({counts})")
+    return [finding._replace(number="; ".join(numbers)), *find_wrong_targets(run)]
+
+
+def find_wrong_targets(run: Run) -> list[Finding]:
+    """Says so where the script's value targets are not the returns, at the first checkpoint where they are not."""
+    cells = [x for x in run.cells["report"] + run.cells["value"] if "wrong_targets" in x]
+    wrong = [(x["iteration"], text) for x in cells if (text := value.explain_wrong_targets(x["wrong_targets"]))]
+    number = f"at iteration {min(wrong)[0]}; compare this function with that of algos/ppo.py" if wrong else ""
+    return [Finding(verdicts.BAD, number, min(wrong)[1])] if wrong else []
 
 
 def draw_errors(axis: Axes, run: Run) -> None:

@@ -13,7 +13,8 @@ as large as the target itself. The targets are
 - gae: what V was fitted to, which is A + V of the network before the fit;
 - returns: discounted sums of the scaled rewards. Where an episode is cut off, by the end of the batch or segment or by
   a time limit, they continue with V before the fit. (Where training took a time limit for a terminal state, it is no
-  cut.)
+  cut.) They are computed by this diagnostic. A script whose own targets at lambda 1 differ from them is told so, and in
+  which rows.
 - released: the returns of the code that the authors published, which stop at every cut as if nothing followed. Shortly
   before a cut V cannot be near them, because it was fitted to bootstrapped targets. For a constant reward, even the
   exact V has an error of gamma^d / (1 - gamma^d) at d steps from the cut, which is 99 at the last one for gamma 0.99.
@@ -25,7 +26,7 @@ median, leaves out those below a hundredth of the mean |target|. The numbers giv
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -39,7 +40,7 @@ from measuring.runs import AtLeast, Source
 from measuring.sampling import Sampler
 from torch import Tensor
 
-VERSION = 1  # raised whenever the measured numbers change
+VERSION = 2  # raised whenever the measured numbers change; since version 2 returns are not the script's own
 
 # Arguments -----------------------------------------------------------------------------------------------------------
 
@@ -76,18 +77,34 @@ def measure_values(source: Source, _: Sampler, __: Any, drawn: Callable) -> Iter
         numbers |= {f"{where}_{name}": relative_errors(values, x, data) for name, x in targets.items()}
         at_cuts = error_of_exact_values(steps_to_cut(data), settings.gamma)[in_mean(targets["released"], data)]
         numbers[f"{where}_released"]["exact_v"] = at_cuts.mean().item()
-    yield numbers
+    yield numbers | dict(wrong_targets=sampling.wrong_targets(script, settings, state, data))
 
 
 def estimate_targets(script: ModuleType, settings: Any, before: Any, data: dict[str, Any]) -> dict[str, Tensor]:
     """Returns the three targets of a rollout's pairs, each [B], with values from the network before the fit."""
-    stopped = data | dict(terminations=data["ends"])
+    targets = dict(gae=script.estimate_advantages(settings, before, data)["value_targets"])
+    for name, terminations in (("returns", data["terminations"]), ("released", data["ends"])):
+        returns = sampling.discounted_returns(settings.gamma, before.value, data | dict(terminations=terminations))
+        targets[name] = torch.from_numpy(returns)
+    return targets
 
-    def targets(data: dict[str, Any], **other: Any) -> Tensor:
-        return script.estimate_advantages(replace(settings, **other), before, data)["value_targets"]
 
-    # With lambda 1, A + V is the discounted return.
-    return dict(gae=targets(data), returns=targets(data, gae_lambda=1.0), released=targets(stopped, gae_lambda=1.0))
+# What is right in each kind of rows; a fault in the sum itself comes first, because it is in the other two as well.
+RIGHT = dict(
+    other="the target is A + V, and delta is r + gamma V(next_obs) - V(obs)",
+    terminal="after a terminal state V counts as 0",
+    cut="where an episode is cut off, gamma V(next_obs) continues its sum",
+)
+
+
+def explain_wrong_targets(wrong: dict[str, list[int]]) -> str:
+    """Says in which rows a script's value targets are not the returns, or returns an empty text."""
+    found = {name: x for name, x in wrong.items() if x[0]}
+    if not found:
+        return ""
+    rows = ", ".join(f"{n:,} of {of:,} {name} rows" for name, (n, of) in found.items())
+    right = next(text for name, text in RIGHT.items() if name in found)
+    return f"Its value targets at lambda 1 are not the discounted returns in {rows}. In estimate_advantages: {right}."
 
 
 def relative_errors(values: Tensor, targets: Tensor, data: dict[str, Any]) -> dict[str, Any]:
@@ -248,7 +265,13 @@ def main(argv: list[str] | None = None) -> None:
     styles = figures.run_styles(args.runs, args.labels)
     path = runs.output_folder(args.out, args.runs) / "value.jsonl"
     cells = iter(kept.measure_missing(args, path, [value_work(args, source) for source in sum(chosen, [])]))
-    draw_errors(styles, [[next(cells) for _ in sources] for sources in chosen], path)
+    of_runs = [[next(cells) for _ in sources] for sources in chosen]
+    for folder, of_run in zip(args.runs, of_runs):
+        for cell in of_run:
+            if text := explain_wrong_targets(cell.get("wrong_targets", {})):
+                print(f"{folder}, iteration {cell['iteration']}: {text}")
+                break
+    draw_errors(styles, of_runs, path)
 
 
 def value_work(args: Args, source: Source) -> kept.Work:

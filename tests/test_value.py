@@ -7,7 +7,7 @@ import measuring.kept
 import numpy as np
 import pytest
 import torch
-from conftest import flags_of, load, start
+from conftest import ALGOS, ROOT, flags_of, load, start
 from environments import Chain, Clock
 from torch.distributions import Independent, Normal
 
@@ -69,7 +69,48 @@ def test_returns_as_released_stop_at_time_limits(bootstrap):
     goes_on = [100.0 * bootstrap] * 5 + [100.0] * 2  # a time limit taken for a terminal state has nothing after it
     added = [GAMMA**d * V for d, V in zip((5, 4, 3, 2, 1, 2, 1), goes_on)]
     assert targets["returns"].tolist() == pytest.approx(np.add(expected, added), abs=1e-4)
+    rows = measuring.sampling.wrong_targets(script, args, state, data)  # where a setting ends the sum is no fault
+    assert rows == dict(terminal=[0, 0 if bootstrap else 1], cut=[0, 2 if bootstrap else 1], other=[0, 5])
     assert load("value").steps_to_cut(data).tolist() == [*([5, 4, 3, 2, 1] if bootstrap else [0] * 5), 2, 1]
+
+
+ZEROED = '    next_values[torch.from_numpy(experience["terminations"])] = 0.0\n'
+DELTAS = "args.gamma * next_values.double().numpy() - old_values.double().numpy()"
+FAULTS = {  # by the kinds of rows that they are in
+    "terminal": (ZEROED, ""),
+    "cut": (ZEROED, '    next_values[torch.from_numpy(experience["ends"])] = 0.0\n'),
+    "cut, other": (ZEROED, "    next_values = next_values.roll(-1)\n" + ZEROED),  # V of the row after next
+    "terminal, cut, other": ("value_targets=advantages + old_values", "value_targets=advantages"),
+    "all": (f"+ {DELTAS}", f"- ({DELTAS})"),
+}
+
+
+@pytest.mark.parametrize("kinds", FAULTS)
+def test_value_targets_that_are_not_the_returns_are_named_by_their_rows(known, tmp_path, capsys, kinds):
+    """Each fault is planted into a copy of ppo.py that judges a healthy run."""
+    source = (ROOT / "algos" / "ppo.py").read_text()
+    assert source.count(FAULTS[kinds][0]) == 1
+    (tmp_path / "my_ppo.py").write_text(source.replace(*FAULTS[kinds]))
+    flags = [str(known / "ppo"), "--script", str(tmp_path / "my_ppo.py"), "--out", str(tmp_path)]
+    load("value").main([*flags, "--checkpoints", "1", "--jobs", "1", "--heldout-pairs", "300"])
+    told = "value targets at lambda 1 are not the discounted returns in "
+    [line] = [line for line in capsys.readouterr().out.splitlines() if told in line]
+    [cell] = measuring.kept.read_cells(tmp_path / "value.jsonl")
+    assert [rows for _, rows in cell["wrong_targets"].values()] == [33, 2, 265]
+    named = "terminal, cut, other" if kinds == "all" else kinds
+    assert ", ".join(name for name, (wrong, _) in cell["wrong_targets"].items() if wrong) == named
+    assert all(wrong in (0, rows) or name == "other" for name, (wrong, rows) in cell["wrong_targets"].items())
+    load("report").main([*flags, "--quick"])
+    page = " ".join(capsys.readouterr().out.split())
+    assert line.partition(": ")[2] in page and page.count("[bad] Its value targets at lambda 1") == 1
+
+
+@pytest.mark.parametrize("algo", [x for x in ALGOS if x != "reinforce"] + ["sb3"])
+def test_value_targets_of_healthy_scripts_are_the_returns(algo):
+    """Each has terminal rows, cut ones and others. SB3's are those of sb3.py."""
+    script, args, state = start(algo, env_id="Hopper-v5", num_envs=2)
+    rows = measuring.sampling.wrong_targets(script, args, state, script.rollout(args, state))
+    assert [wrong for wrong, _ in rows.values()] == [0, 0, 0] and all(of > 0 for _, of in rows.values())
 
 
 def untrained(env_id, folder):

@@ -35,8 +35,9 @@ CONTRACT = dict(
     begin_episodes="(args, state): gives the actors new episodes if the iteration is the first after a checkpoint",
     load_checkpoint="(path): a dictionary with args, global_step, and the policy's state_dict as policy",
     restore="(state, checkpoint): puts a state where it was",
-    rollout="""(args, state): arrays obs, actions, rewards, terminations (nothing follows) and ends (the next row is of
-        another episode or actor), actor after actor, and episodes, the (return, length) of those that ended""",
+    rollout="""(args, state): arrays obs, actions, rewards, terminations (nothing follows), ends (the next row is of
+        another episode or actor) and, if there is a value network, next_obs (the observations that followed), actor
+        after actor, and episodes, the (return, length) of those that ended""",
     estimate_advantages="""(args, state, rollout): tensors obs, actions, advantages, old_means, old_stds, old_log_probs
         and, if there is a value network, value_targets and old_values""",
     objective="(args, policy, batch): the scalar that the policy step maximizes",

@@ -207,6 +207,47 @@ def collect(
     return {name: x[:rows] if isinstance(x, np.ndarray) else x for name, x in whole.items()}
 
 
+# Returns -------------------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def values_that_follow(value: Callable, data: dict[str, Any]) -> np.ndarray:
+    """Returns V [B] of the observation after each of a rollout's steps, which is 0 after a termination."""
+    if "next_obs" not in data:
+        runs.stop("the script's rollout returns no next_obs, the observations whose V is needed")
+    following = value(torch.from_numpy(data["next_obs"])).double().numpy()
+    return np.where(data["terminations"], 0.0, following)
+
+
+def discounted_returns(gamma: float, value: Callable, data: dict[str, Any]) -> np.ndarray:
+    """Returns the discounted sums [B] of a rollout's rewards. Where an episode is cut off, by a time limit or the end
+    of the rollout, they continue with V of the observation that followed. They are computed here because the script's
+    own estimate_advantages, which is under test, cannot be its own yardstick."""
+    rows = zip(data["rewards"].tolist(), data["ends"].tolist(), values_that_follow(value, data).tolist())
+    returns, total = [], 0.0
+    for reward, end, after in reversed(list(rows)):
+        total = reward + gamma * (after if end else total)
+        returns.append(total)
+    return np.array(returns[::-1])
+
+
+ROUNDING = 1e-4  # share of the largest target or value; a recursion in float32 stays far below it
+
+
+@torch.no_grad()
+def wrong_targets(script: ModuleType, args: Any, state: Any, data: dict[str, Any]) -> dict[str, list[int]]:
+    """Counts the rows of a rollout in which the script's value targets at lambda 1 are not the discounted returns, and
+    all rows, for three kinds of rows: terminal, cut (another episode follows, but no terminal state) and other. A row
+    is compared with its reward plus the discounted target of the next row, so a wrong row does not make those before
+    it wrong."""
+    targets = script.estimate_advantages(replace(args, gae_lambda=1.0), state, data)["value_targets"].double().numpy()
+    values, terminal = state.value(torch.from_numpy(data["obs"])).double().numpy(), data["terminations"]
+    after = np.where(data["ends"], values_that_follow(state.value, data), np.append(targets[1:], 0.0))
+    wrong = np.abs(data["rewards"] + args.gamma * after - targets) > ROUNDING * np.abs([targets, values]).max()
+    kinds = dict(terminal=terminal, cut=data["ends"] & ~terminal, other=~data["ends"])
+    return {name: [(wrong & rows).sum().item(), rows.sum().item()] for name, rows in kinds.items()}
+
+
 # Episodes ------------------------------------------------------------------------------------------------------------
 
 
