@@ -16,6 +16,7 @@ their source. To work elsewhere, this script needs report.html.jinja and what it
 """
 
 import base64
+import hashlib
 import io
 import textwrap
 from collections.abc import Callable, Iterator
@@ -75,6 +76,7 @@ class Run(NamedTuple):
     bounds: list[float] | None  # half the range of each action; None if unbounded or squashed
     has_critic: bool
     last: int = 0  # iteration of the newest checkpoint
+    saved: dict[int, dict[str, Any]] = {}  # what its checkpoints hold, by iteration, as `summarize` returns it
     cells: dict[str, list[dict[str, Any]]] = {}  # by the file that holds them, one for each measured iteration
 
     @property
@@ -221,16 +223,35 @@ def read_columns(folder: Path) -> dict[str, np.ndarray]:
     return found
 
 
+def summarize(checkpoint: dict[str, Any]) -> dict[str, Any]:
+    """Returns of a checkpoint the policy's standard deviations (None where they depend on the state), digests of the
+    networks' parameters, the counts of running statistics, and the standard deviation that rewards are divided by."""
+    log_std, networks = checkpoint["policy"].get("log_std"), {}
+    for name in ("policy", "value"):
+        tensors = [x for x in checkpoint.get(name, {}).values() if isinstance(x, torch.Tensor)]
+        if tensors:
+            networks[name] = hashlib.sha256(b"".join(x.double().numpy().tobytes() for x in tensors)).hexdigest()
+    statistics = {k: x for k, x in checkpoint.items() if isinstance(x, dict) and {"count", "mean"} <= x.keys()}
+    scale, of_rewards = None, statistics.get("reward_stats", {})
+    if np.ndim(of_rewards.get("sum_sq", of_rewards.get("var", ()))) == 0:
+        variance = of_rewards["var"] if "var" in of_rewards else of_rewards["sum_sq"] / max(1, of_rewards["count"] - 1)
+        scale = float(variance) ** 0.5
+    counts = {name: float(x["count"]) for name, x in statistics.items()}
+    return dict(stds=None if log_std is None else log_std.exp().tolist(), networks=networks, counts=counts, scale=scale)
+
+
 def read_run(sources: list[Source], style: dict[str, Any], out: Path) -> Run:
     folder, script = sources[0].run, runs.load_script(sources[0].script)
     config = runs.read_config(folder)
-    checkpoints = {source.iteration: script.load_checkpoint(source.path)["policy"] for source in sources}
-    stds = {i: x["log_std"].exp().tolist() for i, x in checkpoints.items() if "log_std" in x}
+    saved = {source.iteration: summarize(script.load_checkpoint(source.path)) for source in sources}
+    stds = {i: x["stds"] for i, x in saved.items() if x["stds"] is not None}
     space = script.make_actors(script.Args(**config["args"]))[0].env.action_space
     bounded = space.is_bounded() and config["args"].get("bound_action") != "tanh"
     bounds, critic = ((space.high - space.low) / 2).tolist() if bounded else None, runs.has_critic(sources[0])
     run = Run(folder.name, style, config, vars(script.Args()), read_columns(folder), stds, bounds, critic)
-    return run._replace(last=max(checkpoints), cells=cells_of_run([out, folder / "figures"], sources, run.batch_size))
+    return run._replace(
+        last=max(saved), saved=saved, cells=cells_of_run([out, folder / "figures"], sources, run.batch_size)
+    )
 
 
 # Sections: what is found of a run, and drawn -------------------------------------------------------------------------
@@ -281,8 +302,22 @@ def find_learning(run: Run) -> list[Finding]:
         if between:
             best = max(range(len(between)), key=lambda i: between[i].mean())
             fall = difference(between[best], last, looks=len(between)) | dict(iteration=cells[best + 1]["iteration"])
-        return [verdicts.judge_learning(difference(last, first), spread, fall, spread, len(last))]
-    return [find_learning_curve(run)]
+        found = verdicts.judge_learning(difference(last, first), spread, fall, spread, len(last))
+        return [found, *find_agreement(run)]
+    return [find_learning_curve(run), *find_agreement(run)]
+
+
+def find_agreement(run: Run) -> list[Finding]:
+    """Compares what was evaluated at checkpoints with what training logged in the ten iterations around each."""
+    evaluated, logged, lengths = [], [], []
+    for x in run.cells["evaluate"]:
+        returns, rows = x["returns"], slice(max(0, x["iteration"] - 5), x["iteration"] + 5)
+        known = rows.start + np.flatnonzero(np.isfinite(run.progress["episodic_return"][rows]))
+        logged.append(run.progress["episodic_return"][known])
+        lengths.append(run.progress["episodic_length"][known])
+        kind = dict(iteration=x["iteration"], episodes=len(returns["all"]), length=x["lengths"]["mean"])
+        evaluated.append(dict(mean=returns["mean"], interval=returns["interval"], std=np.std(returns["all"])) | kind)
+    return verdicts.judge_agreement(evaluated, logged, lengths)
 
 
 def find_learning_curve(run: Run) -> Finding:
@@ -358,7 +393,14 @@ def find_steps(run: Run) -> list[Finding]:
         text = f"typical largest ratio in a batch of held-out pairs {short(most['heldout']['max_ratio'])}, at iteration"
         text = f"{lengths.number}; {text} {most['iteration']}, where the clip is at {short(most['max_ratio_allowed'])}"
         lengths = lengths._replace(number=text)
-    return [lengths, verdicts.judge_gains(run.cells["landscape"]) if run.cells["landscape"] else NOT_MEASURED]
+    gains = verdicts.judge_gains(run.cells["landscape"]) if run.cells["landscape"] else NOT_MEASURED
+    return [lengths, gains, *find_motion(run, "policy", "policy")]
+
+
+def find_motion(run: Run, name: str, text: str) -> list[Finding]:
+    digests = {i: x["networks"][name] for i, x in run.saved.items() if name in x["networks"]}
+    rates = run.progress.get(f"{name}_lr", np.full(len(run.progress["global_step"]), np.nan))
+    return verdicts.judge_motion(text, digests, rates)
 
 
 def draw_lengths(axis: Axes, run: Run) -> None:
@@ -379,8 +421,12 @@ def find_critic(run: Run) -> list[Finding]:
     if not run.has_critic:
         return [Finding(NONE, "", f"{run.config['algo']} has no value network, so there is nothing to judge.")]
     cells = [x for x in run.cells["report"] if "explained_variance" in x]
+    explained, planned = run.progress["explained_variance"], runs.planned_steps(run.config) // run.batch_size
+    losses = run.progress.get("value_loss", np.full(len(explained), np.nan))
+    others = find_wrong_targets(run) + find_motion(run, "value", "value network")
+    others += verdicts.judge_logged_critic(explained, losses, planned)
     if not cells:
-        return [NOT_MEASURED, *find_wrong_targets(run)]
+        return [NOT_MEASURED, *others]
     cell = middle(cells, lambda x: -x["explained_variance"]["mean"])
     finding = verdicts.judge_critic(cell["explained_variance"], cell["iteration"])
     numbers, logged = [finding.number], run.progress["explained_variance"][cell["iteration"] :]
@@ -393,7 +439,7 @@ def find_critic(run: Run) -> list[Finding]:
     if (rows := cell.get("wrong_targets")) and not value.explain_wrong_targets(rows):
         counts = ", ".join(f"{of:,} {name}" for name, (_, of) in rows.items())
         numbers.append(f"value targets at lambda 1 are the discounted returns in all rows ({counts})")
-    return [finding._replace(number="; ".join(numbers)), *find_wrong_targets(run)]
+    return [finding._replace(number="; ".join(numbers)), *others]
 
 
 def find_wrong_targets(run: Run) -> list[Finding]:
@@ -451,7 +497,13 @@ def find_normalizers(run: Run) -> list[Finding]:
     for name, key in (("observations", "clipped_obs"), ("rewards", "clipped_reward")):
         if found := [x[key] | dict(pairs=x["pairs"], looks=len(cells)) for x in cells if key in x]:
             shares[name] = max(found, key=lambda x: x["mean"])
-    return [verdicts.judge_normalizers(shares, cells[-1]["seen_std"]) if cells else NOT_MEASURED]
+    counts, texts = {}, dict(obs_stats="The statistics of observations", reward_stats="The statistics of rewards")
+    for iteration, x in run.saved.items():
+        for name, count in x["counts"].items():
+            counts.setdefault(texts.get(name, f"The statistics {name}"), {})[iteration] = count
+    scales = {i: x["scale"] for i, x in run.saved.items() if x["scale"] is not None}
+    found = verdicts.judge_normalizers(shares, cells[-1]["seen_std"]) if cells else NOT_MEASURED
+    return [found, *verdicts.judge_continuity(counts, scales)]
 
 
 def draw_reward_scale(axis: Axes, run: Run) -> None:

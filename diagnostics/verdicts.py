@@ -5,6 +5,7 @@ everywhere, dict(mean=..., interval=[low, high])."""
 
 import math
 from collections.abc import Callable
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,13 +32,22 @@ MOST = 0.5  # share of the variance
 PART = 0.25  # share of what was gained
 ALMOST_NONE, GROWN = 0.05, 1.5  # share of half an action's range, multiple of the first standard deviation
 CLIPPED = 0.01  # share of the steps
+APART = 0.5  # share of the larger return
+REFUSED = 10  # iterations that may have had no step
+LATE, JUMPED = 0.25, 10  # share of the training, multiple of the scale
+HIGH, LOW = 0.5, 0.25  # explained variances
 
 RULES = dict(
     learning="Learned: the last policy's mean return is above the untrained one's by more than the standard deviation "
     "of the untrained one's episodes (ours; Welch's t-interval). Fallen: it is below that of the best checkpoint "
     "between by more than as much (corrected for their number). Where no episodes are measured: the last 10 iterations "
     "of progress.csv against its first, which is taken as exact, and any gain counts; fallen, where they are below the "
-    f"best ten iterations by more than {100 * PART:g} % of what these had gained.",
+    f"best ten iterations by more than {100 * PART:g} % of what these had gained. Unlike what was "
+    "logged: the evaluated return and its interval lie outside all returns that training logged in the ten iterations "
+    f"around the checkpoint, by more than {100 * APART:g} % of the larger one and by more than the episodes' standard "
+    "deviation (ours; in 56 comparisons of healthy runs they lay outside by at most 3 %). Rollouts that are shorter "
+    "than an episode log only the short ones; where these were shorter than those evaluated, logged returns are also "
+    "scaled to their length.",
     batch="Large enough: the noise scale or more, where an estimate is as much signal as noise (McCandlish et al. "
     f"2018). Less is usual where agents learn (CL Fig. 2), so it gets no verdict; less than 1/{FAR_TOO_SMALL} is far "
     "too small (ours).",
@@ -49,11 +59,17 @@ RULES = dict(
     "(ours).",
     critic="Explained variance of the discounted returns of fresh segments: at 0 the critic is no better than a "
     f"constant, by definition; above {MOST} it predicts most of what differs (ours). Where an episode is cut off, by a "
-    "time limit or the segment's end, its returns continue with the critic's own value, as in training.",
+    "time limit or the segment's end, its returns continue with the critic's own value, as in training. As "
+    f"logged: its median over ten iterations fell from above {HIGH} to below {LOW}, stayed there for twenty iterations "
+    "or more to the end, and the value loss did not fall; or it was not above 0 in the second half of the training "
+    "(both ours).",
     exploration=f"Stopped: every action's standard deviation is below {ALMOST_NONE} of half the action's range. Grown: "
     f"one is above {GROWN} times what it was at first (both ours).",
     normalizers=f"Many: more than {100 * CLIPPED:g} % of the steps, at the checkpoint with the most (ours). A "
-    "normalizer aims at a standard deviation of 1 over all of training, not of today's policy.",
+    "normalizer aims at a standard deviation of 1 over all of training, not of today's policy. Reset: a checkpoint's "
+    "statistics have seen fewer samples than those of the checkpoint before. Jumped: after the first "
+    f"{100 * LATE:g} % of the iterations, what rewards are divided by changed {JUMPED} times or more from one "
+    "checkpoint to the next (ours).",
     speed="Uneven: the 10th percentile over iterations is below half of the median (ours). The first iteration, which "
     "compiles, is left out.",
 )
@@ -101,6 +117,28 @@ def judge_learning(
         status = status if status == BAD else CAUTION
         text += f" It was better at iteration {fall['iteration']}, and has fallen by {with_ends(fall)}."
     return Finding(status, number, text)
+
+
+def judge_agreement(evaluated: list[dict[str, Any]], logged: list[np.ndarray], lengths: list[np.ndarray]) -> list:
+    """Judges whether the returns at checkpoints agree with those that training logged around each of them [n], whose
+    episodes had these mean lengths [n]. What was evaluated is the mean, its interval, std, episodes, length and
+    iteration. Returns no finding, or one about the first checkpoint where they do not agree."""
+    for x, returns, of_length in zip(evaluated, logged, lengths):
+        if len(returns) < 3 or x["interval"] is None:
+            continue
+        # A rollout that is shorter than an episode logs the short ones alone, whose returns are others.
+        alike = np.append(returns, returns * np.maximum(1, x["length"] / of_length))
+        (low, high), (least, most) = widened(x, x["episodes"], len(evaluated))["interval"], (alike.min(), alike.max())
+        nearest = most if low > most else least
+        if max(low - most, least - high) > max(APART * max(abs(x["mean"]), abs(nearest)), x["std"]):
+            number = f"evaluated {with_ends(x)}, logged {short(returns.min())} to {short(returns.max())} around it"
+            text = (
+                f"The policy of iteration {x['iteration']} does not earn what training logged there. Are rewards and "
+            )
+            first = max(0, x["iteration"] - 1)
+            text += f"environment the same? `replay.py RUN --from {first} --to {first + 1}` repeats training's own."
+            return [Finding(BAD, number, text)]
+    return []
 
 
 def judge_batch(batch_size: int, scale: dict[str, Any], iteration: int) -> Finding:
@@ -188,6 +226,50 @@ def judge_critic(explained: dict[str, Any], iteration: int) -> Finding:
     return Finding(UNCLEAR, number, text)
 
 
+def judge_logged_critic(explained: np.ndarray, losses: np.ndarray, planned: int) -> list[Finding]:
+    """Judges by the explained variance and the loss of the critic that training logged in each iteration [n], of the
+    planned ones, nan where there is no number. Returns no finding where there is nothing to say."""
+    known = np.flatnonzero(np.isfinite(explained))
+    tens = known[len(known) % 10 :].reshape(-1, 10)
+    medians = np.median(explained[tens], axis=1)
+    turn = len(medians) - np.argmin(np.append(medians[::-1] < LOW, False))  # from here on all are low
+    before, after = tens[:turn][medians[:turn] > HIGH], tens[turn:]
+    if len(before) and len(after) > 1:
+        loss = [np.nanmedian(losses[x]) if np.isfinite(losses[x]).any() else np.nan for x in (before, after)]
+        if not loss[1] <= loss[0]:  # where it fell, returns are more alike than before, and V is no worse
+            first = after[0, 0]
+            number = f"logged explained variance {short(medians[turn - 1])} before, {short(medians[-1])} at the end"
+            text = f"The critic has got worse since about iteration {first}, and stayed so: `replay.py RUN --from "
+            return [Finding(CAUTION, number, f"{text}{max(0, first - 10)} --to {first}` shows its fits.")]
+    late = tens[:, 0] >= planned / 2
+    if late.any() and medians[late].max() <= 0:
+        number = f"logged explained variance at most {short(medians[late].max())} since iteration {tens[late][0, 0]}"
+        text = "In the second half of the training the critic was no better than a constant: `value.py RUN` measures "
+        return [Finding(CAUTION, number, f"{text}its errors on fresh pairs.")]
+    return []
+
+
+def judge_motion(network: str, parameters: dict[int, str], rates: np.ndarray) -> list[Finding]:
+    """Judges whether a network moves, by digests of its parameters at the checkpoints and by the learning rate of each
+    iteration [n], nan where none was logged. Then some steps may have been refused, as by a line search. Returns no
+    finding, or one about the longest time for which it did not move."""
+    still = []
+    for alike in (list(group) for _, group in groupby(parameters, parameters.get)):
+        first, last = alike[0], alike[-1]
+        known = rates[first:last][np.isfinite(rates[first:last])]
+        if known.any() or not len(known) and last - first >= REFUSED:
+            still.append((last - first, first, last))
+    if not still:
+        return []
+    _, first, last = max(still)
+    when = f"did not move from iteration {first} to {last}"
+    if last == max(parameters):
+        when = f"has not moved since iteration {first}"
+    number = f"its parameters have the same bits in the checkpoints {first} and {last}"
+    text = f"The {network} {when}: `replay.py RUN --from {first} --to {first + 1}` repeats the update there."
+    return [Finding(BAD, number, text)]
+
+
 def judge_exploration(stds: list[list[float]], bounds: list[float] | None) -> Finding:
     """Judges by each action's standard deviation at the checkpoints, in order. Its unit is half the action's range or,
     where there is none, the first standard deviation."""
@@ -221,6 +303,29 @@ def judge_normalizers(shares: dict[str, dict[str, Any]], seen: list[float]) -> F
     if not any(x["mean"] for x in shares.values()):
         return Finding(GOOD, number, "No clipping was seen.")
     return Finding(GOOD, number, "Clipping changes next to nothing.")
+
+
+def judge_continuity(counts: dict[str, dict[int, float]], scales: dict[int, float]) -> list[Finding]:
+    """Judges whether running statistics continue, by their counts of samples and the scale of the rewards, each by
+    checkpoint. Returns no finding where they do."""
+    found = []
+    for name, of_checkpoint in counts.items():
+        pairs = zip(of_checkpoint.items(), list(of_checkpoint.items())[1:])
+        for (before, many), (after, few) in pairs:
+            if few < many:
+                number = f"they had seen {many:,.0f} samples, then {few:,.0f}"
+                text = f"{name} were reset between iterations {before} and {after}: "
+                text += f"`replay.py RUN --from {before} --to {after}` shows when."
+                found.append(Finding(BAD, number, text))
+                break
+    late = [(i, scale) for i, scale in scales.items() if i >= LATE * max(scales) and scale > 0]
+    for (before, old), (after, new) in zip(late, late[1:]):
+        if not found and not 1 / JUMPED < new / old < JUMPED:
+            number = f"rewards were divided by {short(old)}, then by {short(new)}"
+            text = f"The scale of the rewards jumped between iterations {before} and {after}: "
+            text += f"`replay.py RUN --from {before} --to {after}` shows when."
+            found.append(Finding(CAUTION, number, text))
+    return found
 
 
 def judge_speed(sps: np.ndarray, compiled: bool) -> Finding:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import measuring.intervals
 import numpy as np
 import pytest
+import torch
 from conftest import flags_of, load
 from verdicts import BAD, CAUTION, GOOD, NONE, UNCLEAR
 
@@ -57,6 +58,82 @@ def test_a_curve_that_never_rose_has_not_fallen_from_its_height():
     progress = dict(episodic_return=returns, episodes=np.full(len(returns), 20.0))
     [found] = load("report").find_learning(SimpleNamespace(cells=dict(evaluate=[]), progress=progress, last=20))
     assert found[::2] == (BAD, "It ended below where it began.")
+
+
+def evaluated(mean, half, length=500.0):
+    return dict(numbers(mean, mean - half, mean + half), std=100.0, episodes=1001, length=length, iteration=50)
+
+
+@pytest.mark.parametrize(
+    "found, logged, lengths, bad",
+    (
+        (evaluated(1041, 50), [105_412, 99_000, 110_000], 500, True),  # rewards x 100
+        (evaluated(9.3, 1), [900, 1000, 1100], 500, True),  # the wrong statistics of observations
+        (evaluated(1041, 50), [450, 470, 460], 500, True),
+        (evaluated(1041, 50), [450, 472, 460], 500, False),  # 519 lie between, just less than half of 1041
+        (evaluated(1041, 50), [300, 1900, 700], 500, False),  # within what was logged
+        (evaluated(1041, 50), [100, 110, 120], 50, False),  # only short episodes end in a short rollout
+        (evaluated(1041, 50), [10, 11, 12], 50, True),
+        (evaluated(40, 5), [-50, -40, -30], 500, False),  # within the episodes' own scatter of 100
+        (evaluated(-900, 50), [-400, -300, -350], 500, False),
+        (evaluated(-900, 50), [-300, -200, -250], 500, True),
+        (evaluated(1041, 50), [9, 9], 500, False),  # two iterations say too little
+        (evaluated(1041, 50) | dict(interval=None), [9, 9, 9], 500, False),
+    ),
+)
+def test_returns_that_training_did_not_log(found, logged, lengths, bad):
+    told = verdicts.judge_agreement([found], [np.array(logged, float)], [np.full(len(logged), float(lengths))])
+    assert [x.status for x in told] == [BAD] * bad
+    assert not bad or "iteration 50" in told[0].verdict and "--from 49 --to 50" in told[0].verdict
+
+
+def test_a_network_that_does_not_move_is_named_with_its_iteration():
+    def judge(parameters, rate):
+        return verdicts.judge_motion("value network", dict(zip((0, 25, 50, 75), parameters)), np.full(75, rate))
+
+    assert judge("abcd", 3e-4) == judge("abcd", np.nan) == judge("abcb", 3e-4) == judge("", np.nan) == []
+    [found] = judge("abbb", 3e-4)
+    assert found.status == BAD and "has not moved since iteration 25:" in found.verdict
+    assert found.number.endswith("checkpoints 25 and 75") and "--from 25 --to 26" in found.verdict
+    assert "did not move from iteration 0 to 25:" in judge("aabc", np.nan)[0].verdict
+    assert judge("abbb", 0.0) == []  # as a schedule that has come to its end
+    every = dict(enumerate("abbbbcddddddddddd"))  # a line search may refuse a step or four, but not ten
+    [found] = verdicts.judge_motion("policy", every, np.full(16, np.nan))
+    assert "has not moved since iteration 6:" in found.verdict
+    assert verdicts.judge_motion("policy", {i: every[i] for i in range(15)}, np.full(16, np.nan)) == []
+
+
+def test_statistics_that_begin_again_and_a_scale_that_jumps_are_named():
+    falling, scales = {0: 0, 25: 51_854, 50: 18_452, 60: 39_000}, {0: 0.0, 25: 50.0, 50: 60.0, 60: 61.0}
+    assert verdicts.judge_continuity(dict(X={0: 0, 25: 5, 50: 5, 60: 9}), scales) == []
+    [found] = verdicts.judge_continuity(dict(X=falling), scales)
+    assert found.status == BAD and found.number == "they had seen 51,854 samples, then 18,452"
+    assert found.verdict.startswith("X were reset between iterations 25 and 50")
+    [found] = verdicts.judge_continuity({}, scales | {50: 3000.0, 60: 3100.0})
+    assert found.status == CAUTION and "jumped between iterations 25 and 50" in found.verdict
+    [found] = verdicts.judge_continuity({}, scales | {60: 5.0})
+    assert "jumped between iterations 50 and 60" in found.verdict
+    assert verdicts.judge_continuity({}, {0: 0.01, 25: 50.0, 100: 60.0, 500: 61.0}) == []  # early, so no jump
+    assert verdicts.judge_continuity({}, {}) == []
+
+
+def test_a_critic_that_gets_worse_or_never_becomes_good_is_seen_in_the_log():
+    good, bad, rising = np.full(40, 0.9), np.full(20, 0.1), np.linspace(0.01, 0.02, 60)
+    judge = lambda x, losses=rising, planned=60: verdicts.judge_logged_critic(np.array(x), losses, planned)  # noqa: E731
+    [found] = judge([*good, *bad])
+    assert found.status == CAUTION and "worse since about iteration 40" in found.verdict
+    assert found.number == "logged explained variance 0.9 before, 0.1 at the end"
+    assert judge([*good, *bad], np.full(60, np.nan))
+    assert judge([*good, *bad], -rising) == []  # returns have become alike, and V is no worse
+    assert judge([*good[:20], *bad, *good[20:]]) == []  # it recovered
+    assert judge([*good, *good[:10], *bad[:10]]) == []  # ten iterations
+    assert judge([*(good / 2), *bad]) == []
+    assert judge([np.nan] * 60) == judge([]) == judge([-1.0] * 9, rising[:9]) == []
+    [found] = judge([-0.1] * 60)
+    assert found.status == CAUTION and "since iteration 30" in found.number
+    assert judge([-0.1] * 60, planned=200) == [] and judge([*[-0.1] * 50, *[0.1] * 10]) == []
+    [found] = judge([*good, *bad, *[np.nan] * 7], np.append(rising, [np.nan] * 7))
+    assert "iteration 40" in found.verdict
 
 
 @pytest.mark.parametrize(
@@ -325,6 +402,43 @@ def test_quick_page_of_runs_side_by_side(runs, capsys):
     assert "reinforce has no value network" in text and "Not measured" in text and len(pictures) == 4
     printed = capsys.readouterr().out
     assert printed.index("ppo, seed 1") < printed.index("reinforce, seed 1") and "environment steps to" not in printed
+
+
+def test_damage_to_checkpoints_and_log_is_told_without_sampling(runs, capsys):
+    """The value network stands still from iteration 1 on, and both statistics begin again at 2."""
+    train("ppo", runs, run_name="run", total_timesteps=1024)
+    report = [str(runs / "run"), "--quick"]
+    load("report").main(report)
+    assert "not moved" not in (healthy := capsys.readouterr().out) and "reset" not in healthy
+    first, *rest = [runs / "run" / "checkpoints" / f"iter_{i:06d}.pt" for i in (1, 2, 3, 4)]
+    value = torch.load(first, weights_only=True)["value"]
+    for path in rest:
+        checkpoint = torch.load(path, weights_only=True) | dict(value=value)
+        for name in ("obs_stats", "reward_stats"):
+            checkpoint[name]["count"] -= 300
+        torch.save(checkpoint, path)
+    load("report").main(report)
+    told = " ".join(capsys.readouterr().out.split())
+    assert "[bad] The value network has not moved since iteration 1:" in told
+    for name in ("observations", "rewards"):
+        assert f"[bad] The statistics of {name} were reset between iterations 1 and 2:" in told
+    assert "[bad] The policy" not in told
+
+
+def test_a_log_that_evaluation_denies_is_told(runs, capsys):
+    train("ppo", runs, run_name="run")
+    load("evaluate").main([str(runs / "run"), "--checkpoints", "1", "--episodes", "4", "--jobs", "1"])
+    path = runs / "run" / "progress.csv"
+    for factor, told in ((1, False), (100, True)):
+        header, *rows = [line.split(",") for line in path.read_text().splitlines()]
+        column = header.index("episodic_return")
+        for row in rows:
+            row[column] = str(factor * float(row[column]))
+        path.write_text("\n".join(map(",".join, [header, *rows])) + "\n")
+        capsys.readouterr()
+        load("report").main([str(runs / "run"), "--quick"])
+        text = " ".join(capsys.readouterr().out.split())
+        assert ("[bad] The policy of iteration 1 does not earn what training logged there." in text) == told
 
 
 def test_bad_input_is_one_line(runs, capsys):
