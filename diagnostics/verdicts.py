@@ -35,7 +35,7 @@ CLIPPED = 0.01  # share of the steps
 APART = 0.5  # share of the larger return
 REFUSED = 10  # iterations that may have had no step
 LATE, JUMPED = 0.25, 10  # share of the training, multiple of the scale
-HIGH, LOW = 0.5, 0.25  # explained variances
+HIGH, LOW, SHRUNK = 0.5, 0.25, 0.1  # two explained variances, share of the first value loss
 
 RULES = dict(
     learning="Learned: the last policy's mean return is above the untrained one's by more than the standard deviation "
@@ -61,8 +61,9 @@ RULES = dict(
     f"constant, by definition; above {MOST} it predicts most of what differs (ours). Where an episode is cut off, by a "
     "time limit or the segment's end, its returns continue with the critic's own value, as in training. As "
     f"logged: its median over ten iterations fell from above {HIGH} to below {LOW}, stayed there for twenty iterations "
-    "or more to the end, and the value loss did not fall; or it was not above 0 in the second half of the training "
-    "(both ours).",
+    "or more to the end, and the value loss did not fall; or it was not above 0 in the second half of the training, "
+    f"where the loss was {100 * SHRUNK:g} % of the first or more (both ours). Where returns become alike, as in a "
+    "solved environment, the loss falls, and nothing is said.",
     exploration=f"Stopped: every action's standard deviation is below {ALMOST_NONE} of half the action's range. Grown: "
     f"one is above {GROWN} times what it was at first (both ours).",
     normalizers=f"Many: more than {100 * CLIPPED:g} % of the steps, at the checkpoint with the most (ours). A "
@@ -235,18 +236,23 @@ def judge_logged_critic(explained: np.ndarray, losses: np.ndarray, planned: int)
     turn = len(medians) - np.argmin(np.append(medians[::-1] < LOW, False))  # from here on all are low
     before, after = tens[:turn][medians[:turn] > HIGH], tens[turn:]
     if len(before) and len(after) > 1:
-        loss = [np.nanmedian(losses[x]) if np.isfinite(losses[x]).any() else np.nan for x in (before, after)]
-        if not loss[1] <= loss[0]:  # where it fell, returns are more alike than before, and V is no worse
+        if not typical(losses[after]) <= typical(losses[before]):  # else returns are more alike, and V is no worse
             first = after[0, 0]
             number = f"logged explained variance {short(medians[turn - 1])} before, {short(medians[-1])} at the end"
             text = f"The critic has got worse since about iteration {first}, and stayed so: `replay.py RUN --from "
             return [Finding(CAUTION, number, f"{text}{max(0, first - 10)} --to {first}` shows its fits.")]
     late = tens[:, 0] >= planned / 2
-    if late.any() and medians[late].max() <= 0:
+    alike = late.any() and typical(losses[tens[late]]) < SHRUNK * typical(losses[tens[0]])
+    if late.any() and medians[late].max() <= 0 and not alike:
         number = f"logged explained variance at most {short(medians[late].max())} since iteration {tens[late][0, 0]}"
         text = "In the second half of the training the critic was no better than a constant: `value.py RUN` measures "
         return [Finding(CAUTION, number, f"{text}its errors on fresh pairs.")]
     return []
+
+
+def typical(x: np.ndarray) -> float:
+    """Returns the median of the finite numbers, or nan where there are none."""
+    return np.median(x[np.isfinite(x)]).item() if np.isfinite(x).any() else math.nan
 
 
 def judge_motion(network: str, parameters: dict[int, str], rates: np.ndarray) -> list[Finding]:

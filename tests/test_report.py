@@ -132,6 +132,8 @@ def test_a_critic_that_gets_worse_or_never_becomes_good_is_seen_in_the_log():
     [found] = judge([-0.1] * 60)
     assert found.status == CAUTION and "since iteration 30" in found.number
     assert judge([-0.1] * 60, planned=200) == [] and judge([*[-0.1] * 50, *[0.1] * 10]) == []
+    assert judge([-0.1] * 60, np.array([0.5] * 10 + [0.04] * 50)) == []  # InvertedPendulum, once it is solved
+    assert judge([-0.1] * 60, np.array([0.5] * 10 + [0.06] * 50))
     [found] = judge([*good, *bad, *[np.nan] * 7], np.append(rising, [np.nan] * 7))
     assert "iteration 40" in found.verdict
 
