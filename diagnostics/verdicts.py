@@ -42,7 +42,7 @@ RULES = dict(
     "of the untrained one's episodes (ours; Welch's t-interval). Fallen: it is below that of the best checkpoint "
     "between by more than as much (corrected for their number). Where no episodes are measured: the last 10 iterations "
     "of progress.csv against its first, which is taken as exact, and any gain counts; fallen, where they are below the "
-    f"best ten iterations by more than {100 * PART:g} % of what these had gained. Unlike what was "
+    f"best ten iterations by more than {100 * PART:g} % of what these had gained. Not as "
     "logged: the evaluated return and its interval lie outside all returns that training logged in the ten iterations "
     f"around the checkpoint, by more than {100 * APART:g} % of the larger one and by more than the episodes' standard "
     "deviation (ours; in 56 comparisons of healthy runs they lay outside by at most 3 %). Rollouts that are shorter "
@@ -60,9 +60,9 @@ RULES = dict(
     critic="Explained variance of the discounted returns of fresh segments: at 0 the critic is no better than a "
     f"constant, by definition; above {MOST} it predicts most of what differs (ours). Where an episode is cut off, by a "
     "time limit or the segment's end, its returns continue with the critic's own value, as in training. As "
-    f"logged: its median over ten iterations fell from above {HIGH} to below {LOW}, stayed there for twenty iterations "
-    "or more to the end, and the value loss did not fall; or it was not above 0 in the second half of the training, "
-    f"where the loss was {100 * SHRUNK:g} % of the first or more (both ours). Where returns become alike, as in a "
+    f"logged: its median over ten iterations fell from above {HIGH} to below {LOW}, stayed there to the end, for "
+    "twenty iterations or more, and the value loss did not fall; or it was not above 0 in the second half of the "
+    f"training, where the loss was {100 * SHRUNK:g} % of the first or more (both ours). Where returns become alike, as in a "
     "solved environment, the loss falls, and nothing is said.",
     exploration=f"Stopped: every action's standard deviation is below {ALMOST_NONE} of half the action's range. Grown: "
     f"one is above {GROWN} times what it was at first (both ours).",
@@ -137,7 +137,7 @@ def judge_agreement(evaluated: list[dict[str, Any]], logged: list[np.ndarray], l
                 f"The policy of iteration {x['iteration']} does not earn what training logged there. Are rewards and "
             )
             first = max(0, x["iteration"] - 1)
-            text += f"environment the same? `replay.py RUN --from {first} --to {first + 1}` repeats training's own."
+            text += f"environment the same? `replay.py RUN --from {first} --to {first + 1}` repeats what training did."
             return [Finding(BAD, number, text)]
     return []
 
