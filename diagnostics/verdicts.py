@@ -62,8 +62,8 @@ RULES = dict(
     "time limit or the segment's end, its returns continue with the critic's own value, as in training. As "
     f"logged: its median over ten iterations fell from above {HIGH} to below {LOW}, stayed there to the end, for "
     "twenty iterations or more, and the value loss did not fall; or it was not above 0 in the second half of the "
-    f"training, where the loss was {100 * SHRUNK:g} % of the first or more (both ours). Where returns become alike, as in a "
-    "solved environment, the loss falls, and nothing is said.",
+    f"training, where the loss was {100 * SHRUNK:g} % of the first or more (both ours). Where returns become alike, as "
+    "in a solved environment, the loss falls, and nothing is said.",
     exploration=f"Stopped: every action's standard deviation is below {ALMOST_NONE} of half the action's range. Grown: "
     f"one is above {GROWN} times what it was at first (both ours).",
     normalizers=f"Many: more than {100 * CLIPPED:g} % of the steps, at the checkpoint with the most (ours). A "
