@@ -618,8 +618,8 @@ def test_the_pages_quote_what_was_measured(section):
 # code, and speeds.
 GIVEN = {
     "README.md": """ICLR 2020; (2018; TPG); Lehmann, 2024; gains sqrt(2), 0.01 (policy); 2.9.2; 5 to 25 seconds;
-        | 6,500 | 2.6 |; | 1,450 | 11.5 |; | 2,000 | 8.3 |; is 4.5 times; and 7.4 times; is 3.6 times; is 0.64, 0.43 and 0.67 of;
-        a confidence of 99.9 %; half of what TRPO allows (0.04)""",
+        | 6,500 | 2.6 |; | 1,450 | 11.5 |; | 2,000 | 8.3 |; is 4.5 times; and 7.4 times; is 3.6 times;
+        is 0.64, 0.43 and 0.67 of; a confidence of 99.9 %; half of what TRPO allows (0.04)""",
     "figures/README.md": """Gymnasium 1.4, MuJoCo 4.0; observation clip of 2.5; by 0.2 in an iteration; *GAE's
         lambda* of 0.95; Fig. 2 to 10^7 pairs; Theorem 5.1""",
     "figures/scripts.md": """(0.13 nats a step); mean KL above 0.13 nats; gradient norm of 0.5""",
