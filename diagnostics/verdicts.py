@@ -32,7 +32,7 @@ MOST = 0.5  # share of the variance
 PART = 0.25  # share of what was gained
 ALMOST_NONE, GROWN = 0.05, 1.5  # share of half an action's range, multiple of the first standard deviation
 CLIPPED = 0.01  # share of the steps
-LOG_APART = 0.5  # share of the larger return
+GAP = 0.5  # share of the larger return
 REFUSED = 10  # iterations that may have had no step
 LATE, JUMPED = 0.25, 10  # share of the training, multiple of the scale
 HIGH, LOW, SHRUNK = 0.5, 0.25, 0.1  # two explained variances, share of the first value loss
@@ -44,7 +44,7 @@ RULES = dict(
     "of progress.csv against its first, which is taken as exact, and any gain counts; fallen, where they are below the "
     f"best ten iterations by more than {100 * PART:g} % of what these had gained. Not as "
     "logged: the evaluated return and its interval lie outside all returns that training logged in the ten iterations "
-    f"around the checkpoint, by more than {100 * LOG_APART:g} % of the larger one and by more than the episodes' standard "
+    f"around the checkpoint, by more than {100 * GAP:g} % of the larger one and by more than the episodes' standard "
     "deviation (ours; in 56 comparisons of healthy runs they lay outside by at most 3 %). Rollouts that are shorter "
     "than an episode log only the short ones; where these were shorter than those evaluated, logged returns are also "
     "scaled to their length.",
@@ -131,7 +131,7 @@ def judge_agreement(evaluated: list[dict[str, Any]], logged: list[np.ndarray], l
         alike = np.append(returns, returns * np.maximum(1, x["length"] / of_length))
         (low, high), (least, most) = widened(x, x["episodes"], len(evaluated))["interval"], (alike.min(), alike.max())
         nearest = most if low > most else least
-        if max(low - most, least - high) > max(LOG_APART * max(abs(x["mean"]), abs(nearest)), x["std"]):
+        if max(low - most, least - high) > max(GAP * max(abs(x["mean"]), abs(nearest)), x["std"]):
             number = f"evaluated {with_ends(x)}, logged {short(returns.min())} to {short(returns.max())} around it"
             text = (
                 f"The policy of iteration {x['iteration']} does not earn what training logged there. Are rewards and "
