@@ -148,6 +148,43 @@ for pairs, rate in product((2048, 8192, 32_768), ("1e-4", "4.5e-4", "2e-3")):
     sizes = f"--num-steps {pairs} --num-minibatches {pairs // 64} --checkpoint-every {131_072 // pairs}"
     SAMPLES[f"CL-PPO-{pairs}-{rate}"] = ("ppo", IM, PPO_STEP, PPO, CL_PPO, {"all": f"{sizes} --policy-lr {rate}"})
 
+# Ours, with protocols beside the results: figures/{clipping,nine,reward}/protocol.md. Is clipping insurance against the
+# learning rate?
+UNCLIPPED, RATES = ("ppo_noclip", IM, {"all": "--policy-epochs 10"}, PPO), {}
+for rate in ("6e-5", "3e-4", "6e-4", "1.2e-3"):
+    RATES[f"PPO-{rate}"] = ("ppo", IM, PPO_STEP, PPO, {"all": f"--policy-lr {rate}"})
+    RATES[f"PPO-unclipped-{rate}"] = (*UNCLIPPED, {"all": f"--policy-lr {rate}"})
+
+# Is reward scaling worth so much because it gives the value clip its units, or the value network its step size?
+FIVE_TIMES = {
+    "Walker2d": "--value-lr 1.5e-3",
+    "Humanoid": "--value-lr 5e-4",
+    "Hopper":   "--value-lr 1.25e-3",
+}  # fmt: skip
+SCALING = {
+    "PPO-scaled-clip": ("ppo", IM, PPO_STEP, PPO, {"all": "--value-clip"}),
+    "PPO-scaled": ("ppo", IM, PPO_STEP, PPO, {"all": "--no-value-clip"}),
+    "PPO-unscaled-clip": ("ppo", IM, PPO_STEP, PPO, {"all": "--no-reward-scale --value-clip"}),
+    "PPO-unscaled": ("ppo", IM, PPO_STEP, PPO, {"all": "--no-reward-scale --no-value-clip"}),
+    "PPO-unscaled-value-rate": ("ppo", IM, PPO_STEP, PPO, {"all": "--no-reward-scale --no-value-clip"}, FIVE_TIMES),
+}
+
+# Does TRPO+ differ from TRPO by its optimizations, or by its delta? Each at the other's.
+DELTA = {
+    "Walker2d": "--max-kl 0.07",
+    "Humanoid": "--max-kl 0.1",
+    "Hopper":   "--max-kl 0.04",
+}  # fmt: skip
+DELTA_PLUS = {
+    "Walker2d": "--max-kl 0.04",
+    "Humanoid": "--max-kl 0.07",
+    "Hopper":   "--max-kl 0.13",
+}  # fmt: skip
+DELTAS = {
+    "TRPO-at-other-delta": ("trpo_plus", IM, TRPO_STEP, TRPO, AS_RELEASED, DELTA),
+    "TRPO+at-other-delta": ("trpo_plus", IM, TRPO_STEP, TRPO_PLUS, DELTA_PLUS),
+}
+
 NINE = "value-clip reward-scale orthogonal-init anneal-lr reward-clip obs-norm obs-clip tanh grad-clip".split()
 NINTH_TOO = {"grad-clip": ["grad-clip", "value-grad-clip"]}  # one argument per network, switched together
 
@@ -161,7 +198,14 @@ def nine(on: set[str]) -> tuple:
 LEAVE_ONE_OUT = {"all": nine(set(NINE)), "none": nine(set())}
 for name in NINE:
     LEAVE_ONE_OUT |= {f"without-{name}": nine(set(NINE) - {name}), f"only-{name}": nine({name})}
-AGENTS |= ABLATION | SAMPLES | LEAVE_ONE_OUT
+
+# What lies between none of the nine at PPO's rates and the released PPO-M?
+PPO_M_RATES = {env: flags for env, flags in PPO_M.items() if env != "all"}
+LADDER = {}
+for on in ([], ["obs-norm"], ["tanh"], ["obs-norm", "tanh"]):
+    LADDER["-".join(["PPO-rates", *on])] = nine(set(on))
+    LADDER["-".join(["PPO-M-rates", *on])] = (*nine(set(on)), PPO_M_RATES)
+AGENTS |= RATES | SCALING | DELTAS | ABLATION | SAMPLES | LEAVE_ONE_OUT | LADDER
 
 # Experiments ---------------------------------------------------------------------------------------------------------
 
@@ -190,6 +234,8 @@ ENTROPY = ["A2C", "A2C-entropy-0.01", "A2C-entropy-0"]
 EPOCHS = ["A2C", "A2C-2-epochs", "A2C-5-epochs", "REINFORCE", "REINFORCE-2-epochs", "REINFORCE-5-epochs"]
 DEFINED = ["PPO-M", "PPO-M-defined", "TRPO", "TRPO-defined"]
 SCHEDULED = ["TRPO+", "TRPO+schedule"]
+TWO = ["Hopper", "Walker2d"]
+FOUR_DELTAS = ["TRPO", "TRPO+", *DELTAS]
 X = Experiment
 
 # fmt: off
@@ -204,6 +250,11 @@ EXPERIMENTS = {
                        envs=["Hopper"]),
     "definition": X("IM Table 1", "PPO-M, TRPO: as released, as defined", DEFINED, seeds=10),
     "kl-schedule": X("IM sec. 5", "TRPO+ with constant delta, with schedule", SCHEDULED, seeds=10),
+    "clipping-rates": X("ours", "is clipping insurance against the learning rate?", [*RATES], seeds=10, envs=TWO,
+                        version="v4"),
+    "reward-scaling": X("ours", "why is reward scaling worth so much?", [*SCALING], seeds=10, envs=TWO, version="v4"),
+    "ladder": X("ours", "what lies between none of the nine and PPO-M?", [*LADDER], seeds=10, envs=TWO, version="v4"),
+    "deltas": X("ours", "TRPO+ and TRPO at each other's delta", FOUR_DELTAS, seeds=10, envs=["Hopper"], version="v4"),
     "trust-region": X("IM Fig. 2-4, TPG", "how far do steps go?", ["PPO", "PPO-M", "PPO-NoClip", "TRPO"],
                       ["trust_region"]),
     "gradients": X("CL Fig. 1, 2, 4, 8", "do gradient estimates mean anything?", ["CL-PPO", "TRPO"],
