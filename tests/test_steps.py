@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import ROOT, load
+from environments import Chain
 
 
 @pytest.fixture
@@ -60,6 +61,40 @@ def test_steps_from_the_same_batches_are_one_step(run, tmp_path, monkeypatch):
     for cell in measuring.kept.read_cells(tmp_path / "steps.jsonl"):
         assert cell["cosine"]["mean"] == pytest.approx(1) and cell["kl"]["mean"] == pytest.approx(0, abs=1e-6)
         assert min(cell["norms"]) == max(cell["norms"]) > 0
+
+
+def expected_return(source, parameters):
+    """What the policy earns in an episode of Chain: a formula, because its four places do not depend on the actions."""
+    policy = measuring.sampling.checkpoint_state(source)[2].policy
+    with torch.no_grad():
+        pi = measuring.sampling.with_parameters(policy, torch.as_tensor(parameters))(torch.eye(4))
+        return sum(Chain.rewards) - ((pi.mean - torch.tensor(Chain.TARGET)) ** 2 + pi.variance).sum().item()
+
+
+@pytest.mark.parametrize(("rate", "reward_pairs"), [(0.5, 320), (0.1, 40)])
+def test_changes_by_updates_are_those_of_the_formula(run, tmp_path, figures, capsys, rate, reward_pairs):
+    """With the high rate, a tenth of the updates do harm. With few episodes, their noise scatters the measured changes
+    more than twice as much as the true ones."""
+    module, copy = load("steps"), tmp_path / "fast"
+    shutil.copytree(run, copy)
+    path = copy / "checkpoints" / "iter_000003.pt"
+    checkpoint = torch.load(path, weights_only=True)
+    torch.save(checkpoint | dict(args=checkpoint["args"] | dict(policy_lr=rate)), path)
+    flags = "--jobs 1 --checkpoints 3 --rewards 40 --step-pairs 64".split()
+    module.main([str(copy), "--out", str(tmp_path), "--reward-pairs", str(reward_pairs), *flags])
+    assert "ppo, fast, iteration 3: 40 updates from 64 pairs change the reward by" in capsys.readouterr().out
+    [cell] = measuring.kept.read_cells(tmp_path / "updates.jsonl")
+    [axis] = figures["updates.png"].axes
+    assert len(cell["changes"]) == 40 and axis.lines
+
+    source = measuring.runs.Source(ROOT / "algos" / "ppo.py", copy, 3)
+    own = measuring.sampling.flat_parameters(measuring.sampling.checkpoint_state(source)[2].policy)
+    updates = [module.take_update(source, (0, 3, 4, 1, i), 1, 64) for i in range(40)]
+    true = np.array([expected_return(source, x) for x, _ in updates]) - expected_return(source, own)
+    for name, x in dict(change=true.mean(), spread=true.std(ddof=1), harmful=(true < 0).mean()).items():
+        low, high = cell[name]["interval"]
+        assert low <= x <= high, name
+    assert [x["promised"] for x in cell["changes"]] == [promised for _, promised in updates]
 
 
 def from_pairs(values, n):

@@ -1,0 +1,445 @@
+"""How often is report.py right? Trains copies of the scripts with one bug each, and healthy scripts, has the report
+judge them all, and counts what it finds, what it names, and whom it accuses wrongly.
+
+    python tests/sabotage.py --out sabotage                   # trains what is missing, judges it, prints the table
+    python tests/sabotage.py --out sabotage --full-seeds      # the quick reports alone, in an hour of two cores
+
+A bug is *found* if any verdict is caution or bad, and *named* if one of these verdicts says what it is, by the pattern
+of the bug. A *false alarm* is such a verdict about a healthy run. The speed of a run is left out of all counts, because
+it depends on what else the machine was doing. The thresholds of the report were chosen on the bugs marked `tuning` and
+their seed 1 alone; so the counts of the other bugs, and of seeds 2 and 3, are those of bugs that it had never met.
+
+The result is OUT/sabotage.json, with every verdict, and the table of figures/report/README.md.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import tyro
+from scipy import stats
+from tqdm import tqdm
+
+ROOT = Path(__file__).resolve().parent.parent
+ENVS = "Hopper-v5", "HalfCheetah-v5"
+LENGTH = "--total-timesteps 122_880 --checkpoint-every 15"  # 60 iterations of 2048 steps
+IGNORED = "How fast was it?"
+
+# Bugs and healthy runs -----------------------------------------------------------------------------------------------
+
+
+class Case(NamedTuple):
+    name: str
+    what: str
+    pattern: str = ""  # of a verdict that names the bug; it is matched with "section: verdict (number)"
+    edits: tuple[tuple[str, str], ...] = ()  # texts of the script that occur once, and what replaces them
+    script: str = "ppo"  # of algos/, or sb3
+    flags: str = ""
+    tuning: bool = False  # whether thresholds were chosen on its seed 1
+    envs: tuple[str, ...] = ENVS
+
+
+COUNT = "    state.iteration += 1\n"
+VALUES, TARGETS = "targets of values|value targets", "value_targets=advantages + old_values"
+MASK = """        if not ends[t]:
+            sums[t] += args.gamma * args.gae_lambda * sums[t + 1]
+"""
+NOISE = "noise = std * state.rng.standard_normal("
+DELTAS = "deltas = experience["
+STALE = "    policy_mean = numpy_forward(state.policy.mean)\n"
+STEP = "            raw_obs, reward, terminated, truncated, _ = actor.env.step(bound_action(args, actor.env, action))\n"
+OBSERVE = """        stats.push(obs)
+        obs = (obs - stats.mean) / (stats.std + 1e-8)
+"""
+LAST = "sums[t] += args.gamma * args.gae_lambda * sums[t + 1]"
+
+BUGS = [
+    Case(
+        "std-jump",
+        "log_std rises by 1.5 in update 37",
+        "iteration 3[67]|noise has grown",
+        ((COUNT, f"    state.policy.log_std.data += 1.5 * (state.iteration == 37)\n{COUNT}"),),
+        tuning=True,
+    ),
+    Case(
+        "line-search",
+        "TRPO+ takes 30 times its step in update 41",
+        "iteration 41",
+        (
+            (
+                "    nn.utils.vector_to_parameters(parameters, policy.parameters())\n    cg_",
+                "    parameters = old + 30 * full_step if UPDATES == 41 else parameters\n"
+                "    nn.utils.vector_to_parameters(parameters, policy.parameters())\n    cg_",
+            ),
+            ("    value_norm = ", "    global UPDATES\n    UPDATES = state.iteration\n    value_norm = "),
+        ),
+        script="trpo_plus",
+    ),
+    Case(
+        "delta-signs",
+        "delta = r - gamma V(s') + V(s)",
+        "value targets|advantages",
+        (
+            (
+                " + args.gamma * next_values.double().numpy() - old_",
+                " - args.gamma * next_values.double().numpy() + old_",
+            ),
+        ),
+        tuning=True,
+    ),
+    Case(
+        "rewards-centered",
+        "reward scaling subtracts the mean",
+        "scaled rewards",
+        (("reward = reward / (stats.std + 1e-8)", "reward = (reward - stats.mean) / (stats.std + 1e-8)"),),
+    ),
+    Case(
+        "next-value-shifted",
+        "delta takes V of the row after the next",
+        "value targets|advantages",
+        (("state.value(next_obs)\n", "state.value(next_obs).roll(-1)\n"),),
+        tuning=True,
+    ),
+    Case(
+        "targets-without-value",
+        "value targets are the advantages",
+        "value targets",
+        ((TARGETS, "value_targets=advantages"),),
+    ),
+    Case(
+        "terminals-bootstrapped",
+        "V of a terminal state is not 0",
+        "terminal",
+        (('    next_values[torch.from_numpy(experience["terminations"])] = 0.0\n', ""),),
+        tuning=True,
+        envs=("Hopper-v5",),  # HalfCheetah has no terminal states
+    ),
+    Case(
+        "gae-across-episodes",
+        "GAE sums on into the next episode",
+        "value targets|advantages",
+        ((MASK, MASK.replace("not ends[t]", "True")),),
+    ),
+    Case(
+        "critic-stops",
+        "the value network is not fitted from iteration 20 on",
+        "value network (has|did) not move",
+        (
+            (
+                "value_fit = fit(args, state.value, ",
+                "value = __import__('copy').deepcopy(state.value) if state.iteration >= 20 else state.value\n"
+                "    value_fit = fit(args, value, ",
+            ),
+        ),
+        tuning=True,
+    ),
+    Case(
+        "statistics-forgotten",
+        "the statistics of observations start again in iteration 41",
+        "observations were reset",
+        (
+            (
+                "            experience = rollout(args, state)\n",
+                "            if state.iteration == 41:\n"
+                "                state.obs_stats = RunningStats(np.zeros_like(state.obs_stats.mean))\n"
+                "            experience = rollout(args, state)\n",
+            ),
+        ),
+    ),
+    Case(
+        "rewards-x100",
+        "the environment's rewards are 100 times as large from iteration 30 on",
+        "does not earn what training logged|scale of the rewards",
+        ((STEP, f"{STEP}            reward = reward * (100 if state.iteration >= 30 else 1)\n"),),
+        tuning=True,
+    ),
+    Case(
+        "same-noise",
+        "every rollout acts with the same noise",
+        "same noise|noise .*(same|repeat)",
+        ((NOISE, "noise = std * np.random.default_rng(args.seed).standard_normal("),),
+    ),
+    Case(
+        "not-shuffled",
+        "minibatches are consecutive steps, in the same order in every epoch",
+        "shuffle|minibatch",
+        (('rng.permutation(len(batch["obs"]))[: args.num', 'np.arange(len(batch["obs"]))[: args.num'),),
+        tuning=True,
+    ),
+    Case(
+        "advantages-negated",
+        "the surrogate has the wrong sign",
+        "objective",
+        (("ratios * advantages, clipped_ratios * advantages)", "-ratios * advantages, -clipped_ratios * advantages)"),),
+    ),
+    Case(
+        "rates-x30",
+        "both learning rates are 30 times as large",
+        "too far",
+        (
+            (
+                "args.policy_lr * lr_fraction, args.value_lr * lr_fraction",
+                "30 * args.policy_lr * lr_fraction, 30 * args.value_lr * lr_fraction",
+            ),
+        ),
+        tuning=True,
+    ),
+    Case("sb3-no-value-loss", "an agent of Stable-Baselines3 with vf_coef 0", "critic", script="sb3", flags="vf_coef"),
+    Case(
+        "batch-of-64",
+        "iterations of 64 steps, one minibatch each",
+        "Is the batch large enough",
+        flags="--num-steps 64 --num-minibatches 1 --checkpoint-every 480",
+        tuning=True,
+    ),
+    Case(
+        "stale-actor",
+        "actions come from the policy of the last checkpoint",
+        "acted|log-prob",
+        (
+            (
+                STALE,
+                "    if state.iteration % args.checkpoint_every == 0:\n"
+                "        state.actors[0].env.acting = numpy_forward(state.policy.mean)\n"
+                "    policy_mean = state.actors[0].env.acting\n",
+            ),
+        ),
+    ),
+    Case(
+        "log-ratio-clipped",
+        "the clip acts on the log ratio, with the band of the ratio",
+        "objective",
+        (
+            (
+                "clipped_ratios = ratios.clamp(1 - args.clip_eps, 1 + args.clip_eps)",
+                "clipped_ratios = ratios.log().clamp(1 - args.clip_eps, 1 + args.clip_eps).exp()",
+            ),
+        ),
+        tuning=True,
+    ),
+    Case(
+        "entropy-sign",
+        "the entropy bonus of 0.01 is a penalty",
+        "entropy bonus|objective",
+        (("return surrogate + args.entropy_coef", "return surrogate - args.entropy_coef"),),
+        flags="--entropy-coef 0.01",
+    ),
+    Case(
+        "moments-after-use",
+        "observations are normalized before the statistics have seen them",
+        "observations",
+        ((OBSERVE, "".join(OBSERVE.splitlines(True)[::-1])),),
+        tuning=True,
+    ),
+    Case(
+        "value-broadcast",
+        "values [B, 1] minus targets [B] in the value loss",
+        "value loss|critic",
+        (("losses = (values - targets) ** 2", "losses = (values[:, None] - targets) ** 2"),),
+    ),
+]
+HEALTHY = [
+    Case("ppo", "ppo.py"),
+    Case(
+        "ppo-plain", "ppo.py without value clip, annealing and tanh", flags="--no-value-clip --no-anneal-lr --no-tanh"
+    ),
+    Case("ppo-lambda", "ppo.py, lambda 0.9, 5 epochs", flags="--gae-lambda 0.9 --policy-epochs 5 --value-epochs 5"),
+    Case("ppo-entropy", "ppo.py, entropy bonus, clipped actions", flags="--entropy-coef 0.01 --bound-action clip"),
+    Case("ppo-tanh", "ppo.py, squashed actions", flags="--bound-action tanh"),
+    Case("ppo_m", "ppo_m.py", script="ppo_m"),
+    Case("ppo_noclip", "ppo_noclip.py", script="ppo_noclip"),
+    Case("trpo", "trpo.py", script="trpo"),
+    Case("trpo_plus", "trpo_plus.py, 2 environments", script="trpo_plus", flags="--num-envs 2 --num-steps 1024"),
+    Case("a2c", "a2c.py", script="a2c"),
+    Case("vmpo", "vmpo.py", script="vmpo"),
+    Case("sb3", "an agent of Stable-Baselines3", script="sb3"),
+]
+
+# Training ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Args:
+    out: Path
+    """folder of the runs, the reports and the result"""
+    seeds: tuple[int, ...] = (1, 2, 3)
+    """seeds of the bugs; healthy runs have the first two"""
+    full_seeds: tuple[int, ...] = (2,)
+    """seeds that also get the full report"""
+    only: str = ""
+    """pattern of the names of cases to run"""
+    jobs: int = os.cpu_count() or 1
+    """runs at a time"""
+
+
+class Job(NamedTuple):
+    case: Case
+    env_id: str
+    seed: int
+    healthy: bool
+
+    @property
+    def name(self) -> str:
+        return f"{'healthy' * self.healthy or 'bug'}__{self.case.name}__{self.env_id}__seed{self.seed}"
+
+
+def make_jobs(args: Args) -> list[Job]:
+    bugs = [Job(x, env, seed, False) for seed in args.seeds for x in BUGS for env in x.envs]
+    healthy = [Job(x, env, seed, True) for seed in args.seeds[:2] for x in HEALTHY for env in x.envs]
+    return [job for job in bugs + healthy if re.search(args.only, job.name)]
+
+
+def write_script(case: Case, out: Path) -> Path:
+    """Returns the case's script: a copy with its edits, or that of algos/ where it has none."""
+    source = ROOT / "algos" / f"{case.script}.py"
+    if not case.edits:
+        return source
+    text = source.read_text()
+    for old, new in case.edits:
+        assert text.count(old) == 1, f"{case.name}: {text.count(old)} places in {source.name} read {old!r}"
+        text = text.replace(old, new)
+    path = out / "scripts" / case.name / source.name
+    if not path.exists() or path.read_text() != text:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return path
+
+
+def run(command: list[str], log: Path, cwd: Path) -> None:
+    """Runs the command, with its output in the log, and stops with its last lines where it fails."""
+    with log.open("a") as file:
+        status = subprocess.run(command, stdout=file, stderr=file, cwd=cwd).returncode
+    if status:
+        print(f"sabotage.py: {' '.join(command)} ended with {status}; see {log}", file=sys.stderr)
+        raise SystemExit(1)
+
+
+def train(job: Job, out: Path) -> None:
+    """Trains the job's run to its end; a second call finds it finished."""
+    (out / "logs").mkdir(parents=True, exist_ok=True)
+    log = out / "logs" / f"{job.name}.txt"
+    if job.case.script == "sb3":
+        return train_sb3(job, out, log)
+    command = [sys.executable, str(write_script(job.case, out)), "--env-id", job.env_id, "--seed", str(job.seed)]
+    command += [*LENGTH.split(), *job.case.flags.split(), "--run-name", job.name]
+    run(command, log, out)
+
+
+SB3 = """
+import sys
+from stable_baselines3 import PPO
+from stable_baselines3.common.callbacks import CheckpointCallback
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import VecNormalize
+import torch
+torch.set_num_threads(1)
+env_id, seed, folder, options = sys.argv[1], int(sys.argv[2]), sys.argv[3], eval(sys.argv[4])
+env = VecNormalize(make_vec_env(env_id, seed=seed, monitor_dir=folder))
+save = CheckpointCallback(15 * 2048, folder, save_vecnormalize=True)
+model = PPO("MlpPolicy", env, seed=seed, device="cpu", **options).learn(122_880, save)
+"""
+
+
+def train_sb3(job: Job, out: Path, log: Path) -> None:
+    folder, agent = out / "runs" / job.name, out / "sb3" / job.name
+    if (folder / "config.json").exists():
+        return
+    shutil.rmtree(agent, ignore_errors=True)
+    options = "dict(vf_coef=0.0)" if job.case.flags else "{}"
+    run([sys.executable, "-c", SB3, job.env_id, str(job.seed), str(agent), options], log, out)
+    files = [str(x) for x in sorted(agent.glob("*_steps.zip"))]
+    command = [sys.executable, str(ROOT / "diagnostics" / "sb3.py"), *files, "--env-id", job.env_id]
+    run([*command, "--monitor", str(agent / "0.monitor.csv"), "--out", str(folder)], log, out)
+
+
+# Judging -------------------------------------------------------------------------------------------------------------
+
+
+def judge(job: Job, out: Path, full: bool) -> list[dict[str, str]]:
+    """Returns the report's findings about the job's run: section, status, number and verdict."""
+    folder = out / ("full" if full else "quick") / job.name
+    command = [sys.executable, str(ROOT / "diagnostics" / "report.py"), str(out / "runs" / job.name)]
+    command += ["--out", str(folder), "--jobs", "1", *([] if full else ["--quick"])]
+    if job.case.edits:  # a script of the run's own
+        command += ["--script", str(write_script(job.case, out))]
+    run(command, out / "logs" / f"{job.name}.txt", out)
+    page = json.loads((folder / "report.json").read_text())
+    found = [x for x in page["findings"] if x["section"] != IGNORED]
+    return [{key: x[key] for key in ("section", "status", "number", "verdict")} for x in found]
+
+
+def alarms(findings: list[dict[str, str]]) -> list[str]:
+    """Returns the findings that are caution or bad, as texts."""
+    return [f"{x['section']}: {x['verdict']} ({x['number']})" for x in findings if x["status"] in ("caution", "bad")]
+
+
+def summarize(results: list[dict[str, Any]]) -> dict[str, Any]:
+    """Counts, for the quick and the full report: bugs found and named, of those on which thresholds were chosen and of
+    the others, and false alarms of all verdicts about healthy runs. Each count is [k, n]."""
+    counts = {}
+    for kind in ("quick", "full"):
+        judged = [x for x in results if kind in x]
+        bugs, healthy = ([x for x in judged if x["healthy"] is flag] for flag in (False, True))
+        chosen_on = [x for x in bugs if x["tuning"] and x["seed"] == 1]
+        new_seeds = [x for x in bugs if x["tuning"] and x["seed"] != 1]
+        new_bugs = [x for x in bugs if not x["tuning"]]
+        counts[kind] = {}
+        for name, group in (("chosen on", chosen_on), ("new seeds", new_seeds), ("new bugs", new_bugs)):
+            found = [x for x in group if alarms(x[kind])]
+            named = [x for x in group if any(re.search(x["pattern"], text) for text in alarms(x[kind]))]
+            counts[kind][name] = dict(found=[len(found), len(group)], named=[len(named), len(group)])
+        verdicts = [x for of_run in healthy for x in of_run[kind] if x["status"] != "no verdict"]
+        accused = [x for x in healthy if alarms(x[kind])]
+        false = sum(len(alarms(x[kind])) for x in healthy)
+        counts[kind]["healthy"] = dict(verdicts=[false, len(verdicts)], runs=[len(accused), len(healthy)])
+    return counts
+
+
+def exact(k: int, n: int) -> str:
+    """Returns k of n with the exact 95 % interval of the share (Clopper and Pearson), in percent."""
+    if not n:
+        return "not judged"
+    low = stats.beta.ppf(0.025, k, n - k + 1) if k else 0
+    high = stats.beta.ppf(0.975, k + 1, n - k) if k < n else 1
+    return f"{k} of {n} [{100 * low:.0f} %, {100 * high:.0f} %]"
+
+
+# Main ----------------------------------------------------------------------------------------------------------------
+
+
+def in_parallel(task: Callable, jobs: list, threads: int, text: str) -> list:
+    """Returns the task's results in the order of the jobs, with a bar and the time left."""
+    with ThreadPoolExecutor(threads) as pool:
+        return list(tqdm(pool.map(task, jobs), text, len(jobs), mininterval=1 if sys.stderr.isatty() else 30))
+
+
+def main() -> None:
+    args = tyro.cli(Args, description=__doc__)
+    out, jobs = args.out.resolve(), make_jobs(args)
+    in_parallel(lambda job: train(job, out), jobs, args.jobs, "training")
+    results = [
+        dict(name=x.case.name, what=x.case.what, env_id=x.env_id, seed=x.seed, healthy=x.healthy, tuning=x.case.tuning)
+        | dict(pattern=x.case.pattern)
+        for x in jobs
+    ]
+    for kind, chosen in (("quick", jobs), ("full", [x for x in jobs if x.seed in args.full_seeds])):
+        found = in_parallel(lambda job: judge(job, out, kind == "full"), chosen, args.jobs, kind)  # noqa: B023
+        for job, findings in zip(chosen, found):
+            results[jobs.index(job)][kind] = findings
+    counts = summarize(results)
+    (out / "sabotage.json").write_text(json.dumps(dict(counts=counts, runs=results), indent=1))
+    for kind, groups in counts.items():
+        for group, shares in groups.items():
+            print(f"{kind}, {group}: " + "; ".join(f"{name} {exact(*x)}" for name, x in shares.items()))
+
+
+if __name__ == "__main__":
+    main()
