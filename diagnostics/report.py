@@ -18,6 +18,7 @@ their source. To work elsewhere, this script needs report.html.jinja and what it
 import base64
 import hashlib
 import io
+import json
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -31,12 +32,13 @@ import jinja2
 import landscape
 import matplotlib
 import numpy as np
+import reference
 import torch
 import trust_region
 import value
 import verdicts
 from matplotlib.axes import Axes
-from measuring import figures, intervals, kept, runs, sampling
+from measuring import figures, intervals, kept, runs, sampling, yardsticks
 from measuring.intervals import difference, short
 from measuring.runs import COUNT, AtLeast, Source
 from measuring.sampling import Sampler
@@ -50,7 +52,10 @@ VERSION = 2  # raised whenever its own numbers change; since version 2 returns a
 @dataclass(frozen=True, kw_only=True)
 class Args(runs.LabelledOptions):
     quick: bool = False
-    """sample nothing; use only progress.csv, the checkpoints, and what has been measured already"""
+    """sample only a few segments to check the script; otherwise use progress.csv, the checkpoints, and what has been
+    measured already"""
+    like: tuple[Path, ...] = ()
+    """runs to compare with, in place of reference.json: whether this one learned enough"""
     checkpoints: Annotated[tuple[int, ...], AtLeast(0)] = ()
     """iterations to sample at; default: 0 150 300 450, or else the first, the last with a step, and two between them"""
     episodes: Annotated[int, AtLeast(1, most=COUNT)] = 40
@@ -78,6 +83,9 @@ class Run(NamedTuple):
     last: int = 0  # iteration of the newest checkpoint
     saved: dict[int, dict[str, Any]] = {}  # what its checkpoints hold, by iteration, as `summarize` returns it
     cells: dict[str, list[dict[str, Any]]] = {}  # by the file that holds them, one for each measured iteration
+    checked: int | None = None  # iteration of the checkpoint on which the script was checked
+    faults: list[str] = []  # what the script computes wrongly
+    reference: dict[str, Any] | None = None  # what others earned, as reference.curves returns it
 
     @property
     def batch_size(self) -> int:
@@ -102,7 +110,7 @@ def draw_fresh(args: Args, source: Source, sample: Sampler, _: Any) -> dict[str,
 def measure_fresh(source: Source, _: Sampler, __: Any, drawn: Callable) -> Iterator[dict[str, Any]]:
     """Yields what the networks of a checkpoint see and learn from on fresh segments, and what the critic explains of
     it."""
-    data, (script, settings, state) = drawn(), sampling.checkpoint_state(source)
+    data, (_, settings, state) = drawn(), sampling.checkpoint_state(source)
     numbers = dict(seen_std=data["obs"].std(0).tolist(), pairs=len(data["obs"]))
     for name, of_step in (("obs", np.abs(data["obs"]).max(1)), ("reward", np.abs(data["rewards"]))):
         if getattr(settings, f"{name}_clip", False):
@@ -119,7 +127,6 @@ def measure_fresh(source: Source, _: Sampler, __: Any, drawn: Callable) -> Itera
         left = intervals.ratio_of_sums(*squares, data["ends"], in_logarithms=True)
         ends = left["interval"] and [1 - x for x in left["interval"][::-1]]
         numbers["explained_variance"] = dict(mean=1 - left["mean"], interval=ends, episodes=left["episodes"])
-        numbers["wrong_targets"] = sampling.wrong_targets(script, settings, state, data)
     yield numbers
 
 
@@ -240,7 +247,7 @@ def summarize(checkpoint: dict[str, Any]) -> dict[str, Any]:
     return dict(stds=None if log_std is None else log_std.exp().tolist(), networks=networks, counts=counts, scale=scale)
 
 
-def read_run(sources: list[Source], style: dict[str, Any], out: Path) -> Run:
+def read_run(args: Args, sources: list[Source], style: dict[str, Any], out: Path) -> Run:
     folder, script = sources[0].run, runs.load_script(sources[0].script)
     config = runs.read_config(folder)
     saved = {source.iteration: summarize(script.load_checkpoint(source.path)) for source in sources}
@@ -249,8 +256,17 @@ def read_run(sources: list[Source], style: dict[str, Any], out: Path) -> Run:
     bounded = space.is_bounded() and config["args"].get("bound_action") != "tanh"
     bounds, critic = ((space.high - space.low) / 2).tolist() if bounded else None, runs.has_critic(sources[0])
     run = Run(folder.name, style, config, vars(script.Args()), read_columns(folder), stds, bounds, critic)
+    checked = [x for x in sources if x is not sources[-1] or runs.can_step(x)][-1:] or sources
+    of_others = reference.published(config["args"]["env_id"])
+    if args.like:
+        of_others = reference.curves(args.like) | dict(like=True)
     return run._replace(
-        last=max(saved), saved=saved, cells=cells_of_run([out, folder / "figures"], sources, run.batch_size)
+        last=max(saved),
+        saved=saved,
+        cells=cells_of_run([out, folder / "figures"], sources, run.batch_size),
+        checked=checked[-1].iteration,
+        faults=yardsticks.check(checked[-1], args.seed),
+        reference=of_others,
     )
 
 
@@ -269,6 +285,14 @@ def find_completeness(run: Run) -> list[Finding]:
         text += " the noise scale, the critic and the normalizers are measured on."
         found.append(Finding(NONE, f"its last episodes had {lengths.mean():.0f} steps", text))
     return found
+
+
+def find_faults(run: Run) -> list[Finding]:
+    if run.faults:
+        number = f"iteration {run.checked}; compare with algos/ppo.py"
+        return [Finding(verdicts.BAD, number, text) for text in run.faults]
+    what = "noise, rewards, advantages, value targets, gradients of the losses, shuffling"
+    return [Finding(verdicts.GOOD, f"at iteration {run.checked}: {what}", "It computes what it should.")]
 
 
 def describe_run(run: Run) -> dict[str, str]:
@@ -303,8 +327,18 @@ def find_learning(run: Run) -> list[Finding]:
             best = max(range(len(between)), key=lambda i: between[i].mean())
             fall = difference(between[best], last, looks=len(between)) | dict(iteration=cells[best + 1]["iteration"])
         found = verdicts.judge_learning(difference(last, first), spread, fall, spread, len(last))
-        return [found, *find_agreement(run)]
-    return [find_learning_curve(run), *find_agreement(run)]
+        return [found, find_enough(run), *find_agreement(run)]
+    return [find_learning_curve(run), find_enough(run), *find_agreement(run)]
+
+
+def find_enough(run: Run) -> Finding:
+    """Compares what the run earned with what others had earned after as many steps."""
+    if run.reference is None:
+        return verdicts.judge_enough(None, [], 0, True)
+    steps = [step for step in run.reference["steps"] if step <= np.nanmax(run.progress["global_step"])]
+    step = max(steps, default=0)
+    alike = run.reference.get("like") or run.reference["kind"] == reference.kind(run.config)
+    return verdicts.judge_enough(reference.earned(run.progress, step), reference.at(run.reference, step), step, alike)
 
 
 def find_agreement(run: Run) -> list[Finding]:
@@ -423,7 +457,7 @@ def find_critic(run: Run) -> list[Finding]:
     cells = [x for x in run.cells["report"] if "explained_variance" in x]
     explained, planned = run.progress["explained_variance"], runs.planned_steps(run.config) // run.batch_size
     losses = run.progress.get("value_loss", np.full(len(explained), np.nan))
-    others = find_wrong_targets(run) + find_motion(run, "value", "value network")
+    others = find_motion(run, "value", "value network")
     others += verdicts.judge_logged_critic(explained, losses, planned)
     if not cells:
         return [NOT_MEASURED, *others]
@@ -436,18 +470,7 @@ def find_critic(run: Run) -> list[Finding]:
         if x["iteration"] == cell["iteration"]:
             errors = {text: x[f"heldout_{name}"] for name, text in value.TARGETS.items()}
             numbers += [f"error against {text} {with_ends(error)}" for text, error in errors.items()]
-    if (rows := cell.get("wrong_targets")) and not value.explain_wrong_targets(rows):
-        counts = ", ".join(f"{of:,} {name}" for name, (_, of) in rows.items())
-        numbers.append(f"value targets at lambda 1 are the discounted returns in all rows ({counts})")
     return [finding._replace(number="; ".join(numbers)), *others]
-
-
-def find_wrong_targets(run: Run) -> list[Finding]:
-    """Says so where the script's value targets are not the returns, at the first checkpoint where they are not."""
-    cells = [x for x in run.cells["report"] + run.cells["value"] if "wrong_targets" in x]
-    wrong = [(x["iteration"], text) for x in cells if (text := value.explain_wrong_targets(x["wrong_targets"]))]
-    number = f"at iteration {min(wrong)[0]}; compare this function with that of algos/ppo.py" if wrong else ""
-    return [Finding(verdicts.BAD, number, min(wrong)[1])] if wrong else []
 
 
 def draw_errors(axis: Axes, run: Run) -> None:
@@ -543,6 +566,7 @@ PAIRED = " A whole step from a fresh batch of the training's size is played with
 ERRORS = " Errors are the mean of |V - target| / |target| held out (CL Fig. 3): 1 is as large as the target."
 SECTIONS = [
     Section("What was run", find_completeness),
+    Section("Does the script compute what it should?", find_faults, RULES["faults"]),
     Section("Did it learn?", find_learning, RULES["learning"] + LINES, {"episode return": draw_learning}),
     Section("Is the batch large enough?", find_batch, RULES["batch"] + JUDGED_AT, {"noise scale (pairs)": draw_batch}),
     Section(
@@ -685,6 +709,15 @@ def as_text(page: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def as_findings(page: dict[str, Any]) -> dict[str, Any]:
+    """Returns the page's findings for other programs: run, section, status, number and verdict of each."""
+    found = []
+    for section in page["sections"]:
+        for run, findings in zip(page["runs"], section["found"]):
+            found += [dict(run=run["name"], section=section["title"], **x._asdict()) for x in findings]
+    return dict(env_id=page["env_id"], findings=found)
+
+
 # Main ----------------------------------------------------------------------------------------------------------------
 
 
@@ -696,10 +729,11 @@ def main(argv: list[str] | None = None) -> None:
     out = runs.output_folder(args.out, args.runs)
     if not args.quick:
         measure(args, opened, out)
-    page = describe([read_run(sources, style, out) for sources, style in zip(opened, styles)])
+    page = describe([read_run(args, sources, style, out) for sources, style in zip(opened, styles)])
     print(as_text(page))
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     template = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    (out / "report.json").write_text(json.dumps(as_findings(page), indent=1))
     (out / "report.html").write_text(template.get_template("report.html.jinja").render(page))
     print(f"\n{out / 'report.html'}")
 

@@ -35,7 +35,7 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 from matplotlib.axes import Axes
-from measuring import figures, intervals, kept, runs, sampling
+from measuring import figures, intervals, kept, runs, sampling, yardsticks
 from measuring.runs import AtLeast, Source
 from measuring.sampling import Sampler
 from torch import Tensor
@@ -77,7 +77,7 @@ def measure_values(source: Source, _: Sampler, __: Any, drawn: Callable) -> Iter
         numbers |= {f"{where}_{name}": relative_errors(values, x, data) for name, x in targets.items()}
         at_cuts = error_of_exact_values(steps_to_cut(data), settings.gamma)[in_mean(targets["released"], data)]
         numbers[f"{where}_released"]["exact_v"] = at_cuts.mean().item()
-    yield numbers | dict(wrong_targets=sampling.wrong_targets(script, settings, state, data))
+    yield numbers | dict(wrong_targets=yardsticks.wrong_targets(script, settings, state, data))
 
 
 def estimate_targets(script: ModuleType, settings: Any, before: Any, data: dict[str, Any]) -> dict[str, Tensor]:
@@ -87,24 +87,6 @@ def estimate_targets(script: ModuleType, settings: Any, before: Any, data: dict[
         returns = sampling.discounted_returns(settings.gamma, before.value, data | dict(terminations=terminations))
         targets[name] = torch.from_numpy(returns)
     return targets
-
-
-# What is right in each kind of rows; a fault in the sum itself comes first, because it is in the other two as well.
-RIGHT = dict(
-    other="the target is A + V, and delta is r + gamma V(next_obs) - V(obs)",
-    terminal="after a terminal state V counts as 0",
-    cut="where an episode is cut off, gamma V(next_obs) continues its sum",
-)
-
-
-def explain_wrong_targets(wrong: dict[str, list[int]]) -> str:
-    """Says in which rows a script's value targets are not the returns, or returns an empty text."""
-    found = {name: x for name, x in wrong.items() if x[0]}
-    if not found:
-        return ""
-    rows = ", ".join(f"{n:,} of {of:,} {name} rows" for name, (n, of) in found.items())
-    right = next(text for name, text in RIGHT.items() if name in found)
-    return f"Its value targets at lambda 1 are not the discounted returns in {rows}. In estimate_advantages: {right}."
 
 
 def relative_errors(values: Tensor, targets: Tensor, data: dict[str, Any]) -> dict[str, Any]:
@@ -268,7 +250,7 @@ def main(argv: list[str] | None = None) -> None:
     of_runs = [[next(cells) for _ in sources] for sources in chosen]
     for folder, of_run in zip(args.runs, of_runs):
         for cell in of_run:
-            if text := explain_wrong_targets(cell.get("wrong_targets", {})):
+            if text := yardsticks.explain_wrong_targets(cell.get("wrong_targets", {})):
                 print(f"{folder}, iteration {cell['iteration']}: {text}")
                 break
     draw_errors(styles, of_runs, path)

@@ -69,7 +69,7 @@ def test_returns_as_released_stop_at_time_limits(bootstrap):
     goes_on = [100.0 * bootstrap] * 5 + [100.0] * 2  # a time limit taken for a terminal state has nothing after it
     added = [GAMMA**d * V for d, V in zip((5, 4, 3, 2, 1, 2, 1), goes_on)]
     assert targets["returns"].tolist() == pytest.approx(np.add(expected, added), abs=1e-4)
-    rows = measuring.sampling.wrong_targets(script, args, state, data)  # where a setting ends the sum is no fault
+    rows = measuring.yardsticks.wrong_targets(script, args, state, data)  # where a setting ends the sum is no fault
     assert rows == dict(terminal=[0, 0 if bootstrap else 1], cut=[0, 2 if bootstrap else 1], other=[0, 5])
     assert load("value").steps_to_cut(data).tolist() == [*([5, 4, 3, 2, 1] if bootstrap else [0] * 5), 2, 1]
 
@@ -109,7 +109,7 @@ def test_value_targets_that_are_not_the_returns_are_named_by_their_rows(known, t
 def test_value_targets_of_healthy_scripts_are_the_returns(algo):
     """Each has terminal rows, cut ones and others. SB3's are those of sb3.py."""
     script, args, state = start(algo, env_id="Hopper-v5", num_envs=2)
-    rows = measuring.sampling.wrong_targets(script, args, state, script.rollout(args, state))
+    rows = measuring.yardsticks.wrong_targets(script, args, state, script.rollout(args, state))
     assert [wrong for wrong, _ in rows.values()] == [0, 0, 0] and all(of > 0 for _, of in rows.values())
 
 

@@ -231,23 +231,6 @@ def discounted_returns(gamma: float, value: Callable, data: dict[str, Any]) -> n
     return np.array(returns[::-1])
 
 
-ROUNDING = 1e-4  # share of the largest target or value; a recursion in float32 stays far below it
-
-
-@torch.no_grad()
-def wrong_targets(script: ModuleType, args: Any, state: Any, data: dict[str, Any]) -> dict[str, list[int]]:
-    """Counts the rows of a rollout in which the script's value targets at lambda 1 are not the discounted returns, and
-    all rows, for three kinds of rows: terminal, cut (another episode follows, but no terminal state) and other. A row
-    is compared with its reward plus the discounted target of the next row, so a wrong row does not make those before
-    it wrong."""
-    targets = script.estimate_advantages(replace(args, gae_lambda=1.0), state, data)["value_targets"].double().numpy()
-    values, terminal = state.value(torch.from_numpy(data["obs"])).double().numpy(), data["terminations"]
-    after = np.where(data["ends"], values_that_follow(state.value, data), np.append(targets[1:], 0.0))
-    wrong = np.abs(data["rewards"] + args.gamma * after - targets) > ROUNDING * np.abs([targets, values]).max()
-    kinds = dict(terminal=terminal, cut=data["ends"] & ~terminal, other=~data["ends"])
-    return {name: [(wrong & rows).sum().item(), rows.sum().item()] for name, rows in kinds.items()}
-
-
 # Episodes ------------------------------------------------------------------------------------------------------------
 
 

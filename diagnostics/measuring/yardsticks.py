@@ -1,5 +1,5 @@
-"""What any script of the contract must do on its own rollouts, checked by code that is not the script's. Each function
-returns a text that says what is wrong, or an empty one."""
+"""Checks what any script of the contract must compute, with code that is not the script's: a script that is under test
+cannot be its own yardstick. Each function returns a text that says what is wrong, or an empty one."""
 
 from dataclasses import replace
 from types import ModuleType
@@ -8,27 +8,37 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch
+from torch import Tensor, nn
 
 from measuring import sampling
 from measuring.runs import Source
+from measuring.sampling import values_that_follow
 
-ALIKE = 0.5  # correlation of the noise of two segments; that of independent ones is below 0.05 in 10,000 pairs
+ROUNDING = 1e-4  # share of the largest number; a recursion in float32 stays far below it
+ALIKE = 0.5  # correlation of the noise of two segments; that of independent ones is below 0.05 in 8,000 pairs
 FAR_OFF = 6  # standard errors
-UNLIKE = 0.001  # share of the largest reward
+SAME_DIRECTION = 0.99  # cosine
+MOST = 2048  # steps of a segment
+FEWEST = 4  # segments
 
 
-@torch.no_grad()
-def wrong_noise(state: Any, data: dict[str, Any], num_steps: int) -> str:
-    """Judges the noise of the actions [B, action] of fresh segments, in units of the policy's standard deviation. It
-    must be standard normal, or the actions are not those of this policy; and every segment must have its own."""
-    pi = state.policy(torch.from_numpy(data["obs"]))
-    noise = ((torch.from_numpy(data["actions"]) - pi.mean) / pi.stddev).double().numpy()
-    mean, std, errors = noise.mean(), noise.std(), noise.size**-0.5
-    if abs(mean) > FAR_OFF * errors or abs(std - 1) > FAR_OFF * errors / 2**0.5:
-        return f"The actions are not the policy's: their noise has mean {mean:.2f} and standard deviation {std:.2f}."
-    if len(noise) > 1.5 * num_steps and (noise[num_steps:] * noise[:-num_steps]).mean() > ALIKE:
-        return "The same noise comes in every rollout: it must come from the state's generator, which goes on."
-    return ""
+def check(source: Source, seed: int) -> list[str]:
+    """Returns what is wrong with the script of a checkpoint, judged by some fresh segments with frozen statistics and
+    by two updates from one of them."""
+    script, args, state = sampling.checkpoint_state(source)
+    steps = min(args.num_steps, MOST)
+    data = collect_group(source, (seed, source.iteration, 6), max(FEWEST, MOST // steps), steps)
+    batch = script.estimate_advantages(args, state, data)
+    found = [wrong_noise(state, data, steps), wrong_rewards(args, data), wrong_objective(script, args, state, batch)]
+    if hasattr(state, "value"):
+        found.append(explain_wrong_targets(wrong_targets(script, args, state, data)))
+        found.append(wrong_advantages(args, state, batch, data))
+        found.append(wrong_value_loss(script, args, state, batch))
+    found.append(not_shuffled(source, seed))
+    return [text for text in found if text]
+
+
+# Rollouts ------------------------------------------------------------------------------------------------------------
 
 
 class Recorder(gym.Wrapper):
@@ -53,6 +63,20 @@ def collect_group(source: Source, seed: tuple[int, ...], num_envs: int, num_step
     return data | dict(raw_rewards=np.concatenate([actor.env.rewards for actor in state.actors]))
 
 
+@torch.no_grad()
+def wrong_noise(state: Any, data: dict[str, Any], num_steps: int) -> str:
+    """Judges the noise of the actions [B, action] of fresh segments, in units of the policy's standard deviation. It
+    must be standard normal, or the actions are not those of this policy; and every segment must have its own."""
+    pi = state.policy(torch.from_numpy(data["obs"]))
+    noise = ((torch.from_numpy(data["actions"]) - pi.mean) / pi.stddev).double().numpy()
+    mean, std, errors = noise.mean(), noise.std(), noise.size**-0.5
+    if abs(mean) > FAR_OFF * errors or abs(std - 1) > FAR_OFF * errors / 2**0.5:
+        return f"The actions are not the policy's: their noise has mean {mean:.2f} and standard deviation {std:.2f}."
+    if len(noise) > 1.5 * num_steps and (noise[num_steps:] * noise[:-num_steps]).mean() > ALIKE:
+        return "The same noise comes in every rollout: it must come from the state's generator, which goes on."
+    return ""
+
+
 def wrong_rewards(args: Any, data: dict[str, Any]) -> str:
     """Judges whether the rewards to learn from are the environment's times one factor, as frozen statistics must make
     them, but for those that are clipped. Scaling by the rewards' own statistics adds a constant on purpose."""
@@ -65,23 +89,126 @@ def wrong_rewards(args: Any, data: dict[str, Any]) -> str:
     if not raw.any():
         return ""
     factor = scaled @ raw / (raw @ raw)
-    if np.abs(scaled - factor * raw).max() <= UNLIKE * np.abs(scaled).max():
+    if np.abs(scaled - factor * raw).max() <= 1e-3 * np.abs(scaled).max():
         return ""
     slope, shift = np.polyfit(raw, scaled, 1) if np.ptp(raw) else (factor, 0.0)
     text = f"they are about {slope:.3g} times the environment's, plus {shift:.3g}"
     return f"The scaled rewards are not the environment's rewards times one factor: {text}."
 
 
-def not_shuffled(script: ModuleType, args: Any, state: Any, batch: dict[str, Any]) -> str:
+# Advantages ----------------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def wrong_targets(script: ModuleType, args: Any, state: Any, data: dict[str, Any]) -> dict[str, list[int]]:
+    """Counts the rows of a rollout in which the script's value targets at lambda 1 are not the discounted returns, and
+    all rows, for three kinds of rows: terminal, cut (another episode follows, but no terminal state) and other. A row
+    is compared with its reward plus the discounted target of the next row, so a wrong row does not make those before
+    it wrong."""
+    targets = script.estimate_advantages(replace(args, gae_lambda=1.0), state, data)["value_targets"].double().numpy()
+    values, terminal = state.value(torch.from_numpy(data["obs"])).double().numpy(), data["terminations"]
+    after = np.where(data["ends"], values_that_follow(state.value, data), np.append(targets[1:], 0.0))
+    wrong = np.abs(data["rewards"] + args.gamma * after - targets) > ROUNDING * np.abs([targets, values]).max()
+    kinds = dict(terminal=terminal, cut=data["ends"] & ~terminal, other=~data["ends"])
+    return {name: [(wrong & rows).sum().item(), rows.sum().item()] for name, rows in kinds.items()}
+
+
+# What is right in each kind of rows; a fault in the sum itself comes first, because it is in the other two as well.
+RIGHT = dict(
+    other="the target is A + V, and delta is r + gamma V(next_obs) - V(obs)",
+    terminal="after a terminal state V counts as 0",
+    cut="where an episode is cut off, gamma V(next_obs) continues its sum",
+)
+
+
+def explain_wrong_targets(wrong: dict[str, list[int]]) -> str:
+    """Says in which rows a script's value targets are not the returns, or returns an empty text."""
+    found = {name: x for name, x in wrong.items() if x[0]}
+    if not found:
+        return ""
+    rows = ", ".join(f"{n:,} of {of:,} {name} rows" for name, (n, of) in found.items())
+    right = next(text for name, text in RIGHT.items() if name in found)
+    return f"Its value targets at lambda 1 are not the discounted returns in {rows}. In estimate_advantages: {right}."
+
+
+@torch.no_grad()
+def wrong_advantages(args: Any, state: Any, batch: dict[str, Tensor], data: dict[str, Any]) -> str:
+    """Judges whether advantages [B] are GAE's, row by row from the script's own next one, as wrong_targets does."""
+    advantages, values = (x.double().numpy() for x in (batch["advantages"], state.value(batch["obs"])))
+    deltas = data["rewards"] + args.gamma * values_that_follow(state.value, data) - values
+    after = np.where(data["ends"], 0.0, np.append(advantages[1:], 0.0))
+    errors = np.abs(deltas + args.gamma * args.gae_lambda * after - advantages)
+    wrong = errors > ROUNDING * np.abs([advantages, values]).max()
+    if not wrong.any():
+        return ""
+    kinds = dict(terminal=data["terminations"], cut=data["ends"] & ~data["terminations"], other=~data["ends"])
+    rows = ", ".join(
+        f"{(wrong & x).sum():,} of {x.sum():,} {name} rows" for name, x in kinds.items() if (wrong & x).any()
+    )
+    return f"Its advantages are not delta + gamma lambda A' in {rows}."
+
+
+# Losses and updates --------------------------------------------------------------------------------------------------
+
+
+def gradient(loss: Tensor, network: nn.Module) -> Tensor:
+    """Returns the gradient of the loss as one vector [P], 0 where a parameter does not matter."""
+    parameters = list(network.parameters())
+    parts = torch.autograd.grad(loss, parameters, allow_unused=True)
+    return torch.cat([torch.zeros_like(p).flatten() if x is None else x.flatten() for x, p in zip(parts, parameters)])
+
+
+def cosine(x: Tensor, y: Tensor) -> float:
+    return (x @ y / (x.norm() * y.norm()).clamp(min=1e-30)).item()
+
+
+def wrong_objective(script: ModuleType, args: Any, state: Any, batch: dict[str, Tensor]) -> str:
+    """Judges whether at the policy that acted, the gradient of the objective is the policy gradient of its advantages,
+    normalized or not, and whether the entropy bonus raises the entropy. V-MPO's objective weights its pairs, so it is
+    left out."""
+    if "multipliers" in batch:
+        return ""
+    coef = getattr(args, "entropy_coef", 0.0)
+    plain = replace(args, entropy_coef=0.0) if coef else args
+    mine = gradient(script.objective(plain, state.policy, batch), state.policy)
+    surrogate = lambda A: (state.policy(batch["obs"]).log_prob(batch["actions"]) * A).mean()
+    A = batch["advantages"]
+    expected = [gradient(surrogate(x), state.policy) for x in (A, A - A.mean())]
+    nearest = max((cosine(mine, x) for x in expected), key=abs)
+    if nearest < SAME_DIRECTION and expected[0].any():
+        text = "The gradient of its objective is not the policy gradient of its advantages: their cosine is"
+        return f"{text} {nearest:.2f}."
+    if coef and getattr(args, "bound_action", "no") != "tanh":
+        bonus = gradient(script.objective(args, state.policy, batch), state.policy) - mine
+        if cosine(bonus, gradient(coef * state.policy(batch["obs"]).entropy().mean(), state.policy)) < SAME_DIRECTION:
+            return f"The entropy bonus of its objective is not {coef} times the entropy, or has the wrong sign."
+    return ""
+
+
+def wrong_value_loss(script: ModuleType, args: Any, state: Any, batch: dict[str, Tensor]) -> str:
+    """Judges whether at the values before the fit, where no clip acts, the gradient of the value loss is that of the
+    mean squared error."""
+    expected = gradient(((state.value(batch["obs"]) - batch["value_targets"]) ** 2).mean(), state.value)
+    nearest = cosine(gradient(script.value_loss(args, state.value, batch), state.value), expected)
+    if nearest < SAME_DIRECTION and expected.any():
+        return f"The gradient of its value loss is not that of the mean squared error: their cosine is {nearest:.2f}."
+    return ""
+
+
+def not_shuffled(source: Source, seed: int) -> str:
     """Judges whether an update on minibatches depends on the random generator, as shuffling makes it."""
+    script, args, state = sampling.checkpoint_state(source)
+    steps = min(args.num_steps, MOST)
     if getattr(args, "num_minibatches", 1) < 2 or not isinstance(getattr(state, "rng", None), np.random.Generator):
         return ""
-    after = []
-    for seed in (1, 2):
-        copy = replace(sampling.copied(state), rng=np.random.default_rng(seed))
-        script.update(args, copy, batch)
-        networks = [getattr(copy, name) for name in ("policy", "value") if hasattr(copy, name)]
-        after.append(torch.cat([sampling.flat_parameters(network) for network in networks]))
-    if torch.equal(*after):
-        return "The minibatches are not shuffled: an update does not depend on the random generator."
+    script, args, state = sampling.fresh_state(source, (seed, source.iteration, 7), args.num_envs, steps)
+    batch, after = script.estimate_advantages(args, state, script.rollout(args, state)), []
+    networks = lambda state: [getattr(state, name) for name in ("policy", "value") if hasattr(state, name)]
+    for rng in (1, 2):
+        updated = replace(sampling.copied(state), rng=np.random.default_rng(rng))
+        script.update(args, updated, batch)
+        after.append(torch.cat([sampling.flat_parameters(network) for network in networks(updated)]))
+    before = torch.cat([sampling.flat_parameters(network) for network in networks(state)])
+    if torch.equal(*after) and not torch.equal(after[0], before):  # an update may have a learning rate of 0
+        return "Its minibatches are not shuffled: an update does not depend on the random generator."
     return ""
