@@ -90,7 +90,7 @@ SMALL_SIZES = {
     "steps": "--repeats 2",
     "value": "--heldout-pairs 512",
     "trust_region": "--heldout-pairs 512",
-    "landscape": "--grid 2 --step-pairs 64 --reward-pairs 64 --concentration 32",
+    "landscape": "--grid 2 --step-pairs 64 --reward-pairs 64",
     "evaluate": "--episodes 2",
 }
 SMALL_RUNS = "--num-envs 1 --num-steps 512 --num-minibatches 4 --checkpoint-every 1 --no-compile"
