@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import hashlib
 import json
 import multiprocessing
 import os
@@ -35,7 +36,7 @@ CALLS = {
     "gradient": "--pairs 32 200 --repeats 4 --true-pairs 1200 --baselines --value-pairs 500",
     "steps": "--repeats 3",
     "value": "--heldout-pairs 700",
-    "landscape": "--grid 2 --step-pairs 64 200 --reward-pairs 100 --concentration 40",
+    "landscape": "--grid 2 --step-pairs 64 200 --reward-pairs 100",
     "trust_region": "--heldout-pairs 700",
     "evaluate": "--episodes 11",
 }
@@ -225,7 +226,7 @@ def test_landscape_matches_the_known_reward(known, name, tmp_path):
     start = script.flat_parameters(state.policy)
     experience, points = (
         measuring.sampling.collect_group(source, (0, 0, 1, 64, 0), 1, 64),
-        [(a, b) for a in (0, 1, 3) for b in (0, 1, 3)],
+        [(0, 0), (1, 0), (3, 0), (0, 1), (0, 3)],
     )
     step, surrogates = module.take_step(source, (0, 0), experience, points)
     rng = measuring.sampling.generator(source, 0, 0, 0)
@@ -420,24 +421,19 @@ def pool():
         yield executor
 
 
-def cut(cells, along, across, name):
-    """A number along one direction of a checkpoint's surface."""
-    return [cell[name] for cell in cells if cell[across] == 0 and cell["reward_pairs"] == 100]
-
-
-def surfaces(cells):
-    """For each checkpoint and step size the four cuts that a row of the figure shows."""
-    found = {}
+def changes(cells):
+    """For each checkpoint and number of pairs, what its two panels show along the step and along the random one."""
+    found, lines = {}, []
     for cell in cells:
         found.setdefault(cell["iteration"], {}).setdefault(cell["step_pairs"], []).append(cell)
-    directions = ("step", "random"), ("random", "step")
-    return [
-        (4 * row + 2 * k + column, cut(of_step, *directions[k], name))
-        for row, steps in enumerate(found.values())
-        for of_step in steps.values()
-        for k in (0, 1)
-        for column, name in enumerate(("surrogate", "mean"))
-    ]
+    for row, of_pairs in enumerate(found.values()):
+        for column, of_step in enumerate(of_pairs.values()):
+            place = 2 * row * len(of_pairs) + column
+            for across in ("step", "random"):
+                cut = [x for x in of_step if x[across] == 0]
+                lines.append((place, [x["change"]["mean"] for x in cut]))
+                lines.append((place + len(of_pairs), [x["surrogate"] - cut[0]["surrogate"] for x in cut]))
+    return lines
 
 
 # What the figure of each call is to show: in which of its axes the numbers of which line, and the axes' labels.
@@ -463,8 +459,8 @@ SHOWN = {
         {"iteration", "mean error,\nheld out", "mean error,\ntraining batch", "median error,\nheld out"},
     ),
     "landscape": (
-        surfaces,
-        {"along the random direction\n(1 = a Gaussian vector of norm 2)", "surrogate", "true reward"},
+        changes,
+        {"iteration 0\nreward", "iteration 0\nsurrogate"},
     ),
     "trust_region": (
         lambda cells: [
@@ -582,8 +578,30 @@ def test_numbers_say_what_measured_them(known, tmp_path, capsys, monkeypatch):
     assert measure() == (edited, ["value.py", "intervals.py"])
 
 
+def test_published_numbers_say_whose_they_are(known, tmp_path):
+    """From each run's config.json: the name of a folder may lie."""
+    shutil.copytree(known / "chain_rate", tmp_path / "Hopper-v5__trpo__seed9")
+    out, published = tmp_path / "out", tmp_path / "evaluate.json"
+    flags = [str(known / "chain2"), str(tmp_path / "Hopper-v5__trpo__seed9"), "--labels", "FAST=ppo policy-lr=0.001"]
+    flags += ["--out", str(out), "--json", str(published), "--jobs", "1", "--episodes"]
+    load("evaluate").main([*flags, "101", "--checkpoints", "1"])
+    load("evaluate").main([*flags, "2", "--checkpoints", "1"])
+    load("evaluate").main([*flags, "2", "--checkpoints", "1", "--overwrite"])  # in place of the same
+    kept, found = cells(out, "evaluate"), json.loads(published.read_text())
+    whose = [("ppo", "environments:Chain-v0", 2), ("FAST", "environments:Chain-v0", 1)]
+    assert [(x["agent"], x["env_id"], x["run_seed"]) for x in found] == 2 * whose
+    assert [x["episodes"] for x in found] == [101, 101, 2, 2] and len(kept) == 6
+    for cell, whole in zip(found, [*kept[:2], *kept[4:]]):
+        of_run = {name: cell[name] for name in ("agent", "env_id", "run_seed")}
+        if cell["episodes"] == 101:  # more than a published file keeps
+            assert len(whole["returns"].pop("all")) == len(whole["lengths"].pop("all")) == 101
+        assert cell == of_run | whole
+        assert cell["measured_by"]["ppo.py"] == hashlib.sha256((ROOT / "algos/ppo.py").read_bytes()).hexdigest()[:12]
+    assert str(tmp_path) not in published.read_text()
+
+
 def test_kill_and_continue_equals_uninterrupted(known, tmp_path):
-    flags = "--checkpoints 0 1 --grid 4 --step-pairs 64 --reward-pairs 400".split()
+    flags = "--checkpoints 0 1 --grid 8 --step-pairs 64 --reward-pairs 400".split()
     command, path = call("landscape", [known / "ppo"], tmp_path / "killed", *flags), tmp_path / "killed/landscape.jsonl"
     measured = 0
     for jobs, how, status, message in (
@@ -596,7 +614,7 @@ def test_kill_and_continue_equals_uninterrupted(known, tmp_path):
             time.sleep(0.01)
         process.send_signal(how)
         assert message in process.communicate()[1] and process.returncode == status
-        assert measured < (measured := len(cells(path.parent, "landscape"))) < 32
+        assert measured < (measured := len(cells(path.parent, "landscape"))) < 30
     for out in ("killed", "whole"):
         load("landscape").main([str(known / "ppo"), "--out", str(tmp_path / out), "--jobs", "1", *flags])
     assert cells(tmp_path / "killed", "landscape") == cells(tmp_path / "whole", "landscape")
@@ -720,6 +738,9 @@ def test_bad_input(known, name, tmp_path, capsys):
         (str(tmp_path / "unreadable"),): "config.json: Input/output error",
         (ppo, "--out", str(tmp_path / "file" / "x")): "--out",
         (ppo, "--out", "/proc"): "cannot write to /proc: ",
+        (ppo, "--json", str(tmp_path / "none" / "x.json"), *out): "must be a .json file in a folder that exists",
+        (ppo, "--json", str(tmp_path / "x.txt"), *out): "must be a .json file in a folder that exists",
+        (ppo, "--labels", "PPO=ppo no-tanh"): "no run is ppo no-tanh",
         (ppo, "--jobs", "0"): "--jobs 0: must be 1 or more",
         (ppo, size, "-5"): f"{size} -5: must be ",
         (ppo, size, str(10**20)): f"{size} {10**20}: must be 1,000",
@@ -733,11 +754,6 @@ def test_bad_input(known, name, tmp_path, capsys):
         refused[ppo, "--video", str(tmp_path / "file" / "x.gif")] = "--video"
         (tmp_path / "folder.gif").mkdir()
         refused[ppo, "--video", str(tmp_path / "folder.gif")] = "is a folder"
-    if name == "landscape":
-        shutil.copytree(known / "raw", tmp_path / "again" / "ppo")
-        refused[ppo, str(tmp_path / "again" / "ppo"), "--out", str(tmp_path)] = "folders of the same name"
-    if name != "landscape":
-        refused[ppo, "--labels", "PPO=ppo no-tanh"] = "no run is ppo no-tanh"
     before = {path: path.stat().st_mtime_ns for path in known.folder.rglob("*")}
     for arguments, part in refused.items():
         capsys.readouterr()

@@ -157,6 +157,9 @@ def measure_missing(
     measured, and each is added to the file at once. If several cells have the same settings, the last one counts. A
     cell also says what measured its numbers, with which libraries, and of which setting the run is. Where code or
     libraries have changed since, a note says so in one line."""
+    if args.json and (args.json.suffix != ".json" or not args.json.parent.is_dir()):
+        runs.stop(f"--json {args.json}: must be a .json file in a folder that exists")
+    others = read_cells(args.json) if args.json and args.json.exists() else []  # stops if it is damaged
     with locked(path):
         cells, todo = Cells(path), []
         for x in unplanned(work):
@@ -168,7 +171,38 @@ def measure_missing(
         if todo:
             with contextlib.nullcontext(sample) if sample else sampling.sampler(args.jobs) as sample:
                 measure_in_turn(args, todo, cells, unit, sample)
-        return [cells.find(cell) for x in work for cell in x.cells]
+        found = [cells.find(cell) for x in work for cell in x.cells]
+    if args.json:
+        publish(args, work, found, others)
+    return found
+
+
+LONG = 100  # values; a published file leaves longer lists out, such as the returns from which a mean was computed
+
+
+def publish(args: Options, work: list[Work], cells: list[dict[str, Any]], others: list[dict[str, Any]]) -> None:
+    """Writes the cells of the work into --json. Each says of which agent (the label of its run's setting), environment
+    and seed its run is, as config.json has it. The others, which the file has already, stay except for those of the
+    same runs with the same settings."""
+    configs = {x.source.run: runs.read_config(x.source.run) for x in work}
+    labels = runs.label_runs(
+        {run: runs.setting(config) for run, config in configs.items()}, getattr(args, "labels", ())
+    )
+    asked = [(x.source.run, cell) for x in work for cell in x.cells]
+    keys = [{name: x for name, x in cell.items() if name != "checkpoint"} for _, cell in asked]
+    lines = [x for x in others if not any(x.items() >= key.items() for key in keys)]
+    for (run, _), cell in zip(asked, cells):
+        of_run = dict(agent=labels[run], env_id=configs[run]["args"]["env_id"], run_seed=configs[run]["args"]["seed"])
+        lines.append(of_run | without_long_lists(cell))
+    args.json.write_text("[\n" + ",\n".join(map(json.dumps, lines)) + "\n]\n")
+
+
+def without_long_lists(x: Any) -> Any:
+    """Returns the value without the lists of more than LONG values in it."""
+    if isinstance(x, dict):
+        short = {name: y for name, y in x.items() if not (isinstance(y, list) and len(y) > LONG)}
+        return {name: without_long_lists(y) for name, y in short.items()}
+    return [without_long_lists(y) for y in x] if isinstance(x, list) else x
 
 
 def unlike(args: Options, source: Source, cells: list[dict[str, Any]]) -> list[str]:

@@ -119,6 +119,8 @@ class Options:
     """seed of everything that is sampled here"""
     overwrite: bool = False
     """measure again what an earlier call has measured"""
+    json: Path | None = None
+    """also write the numbers of this call, each with its label, into this .json file, beside those of other calls"""
 
 
 @dataclass(frozen=True, kw_only=True)
