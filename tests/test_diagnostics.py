@@ -665,16 +665,15 @@ def test_kept_numbers_continue_after_a_torn_line_and_from_an_older_file(known, t
     assert path.read_text().splitlines(keepends=True)[1:] == [*whole, first]
 
 
-@pytest.mark.parametrize("name", CALLS)
-def test_numbers_in_use_or_damaged_are_left_alone(known, name, tmp_path, capsys):
-    path, arguments = tmp_path / f"{name}.jsonl", [str(known / "ppo"), "--out", str(tmp_path), "--jobs", "1"]
+def test_numbers_in_use_or_damaged_are_left_alone(known, tmp_path, capsys):
+    path, arguments = tmp_path / "value.jsonl", [str(known / "ppo"), "--out", str(tmp_path), "--jobs", "1"]
     with measuring.kept.locked(path), pytest.raises(SystemExit) as ended:
-        load(name).main(arguments)
+        load("value").main(arguments)
     assert ended.value.code == 2 and "in use by another process" in capsys.readouterr().err
     for damaged in ("[\n", "1\n", "[1]\n"):
         path.write_text(damaged)
         with pytest.raises(SystemExit) as ended:
-            load(name).main(arguments)
+            load("value").main(arguments)
         assert ended.value.code == 2 and "is damaged" in capsys.readouterr().err
         assert path.read_text() == damaged and {x.suffix for x in tmp_path.iterdir()} == {".jsonl", ".lock"}
 
@@ -696,8 +695,8 @@ def initial_state(args, actors):
 """
 
 
-@pytest.mark.parametrize("name", CALLS)
-def test_bad_input(known, name, tmp_path, capsys):
+def test_bad_input(known, tmp_path, capsys):
+    """What all diagnostics refuse alike is tried with one of them, and beside it what is each one's own."""
     (tmp_path / "empty").mkdir()
     shutil.copytree(known / "ppo", tmp_path / "bare")
     for path in checkpoints(tmp_path / "bare"):
@@ -717,7 +716,6 @@ def test_bad_input(known, name, tmp_path, capsys):
     (tmp_path / "link").symlink_to(known / "ppo")
     shutil.copytree(known / "ppo", tmp_path / "copy")
     ppo, raw, out, one_job = str(known / "ppo"), str(known / "raw"), ("--out", str(tmp_path)), ("--jobs", "1")
-    size = CALLS[name].split()[0]
     refused = {
         (): "name one run folder or more",
         (str(tmp_path / "none"),): "no such run",
@@ -742,23 +740,26 @@ def test_bad_input(known, name, tmp_path, capsys):
         (ppo, "--json", str(tmp_path / "x.txt"), *out): "must be a .json file in a folder that exists",
         (ppo, "--labels", "PPO=ppo no-tanh"): "no run is ppo no-tanh",
         (ppo, "--jobs", "0"): "--jobs 0: must be 1 or more",
-        (ppo, size, "-5"): f"{size} -5: must be ",
-        (ppo, size, str(10**20)): f"{size} {10**20}: must be 1,000",
         (ppo, raw): "--out",
         (ppo, ppo, *out): f"{ppo} and {ppo} are the same run, twice",
         (ppo, str(tmp_path / "copy"), *out): "the same run, twice",
         (str(tmp_path / "link"), raw, ppo, *out): "the same run, twice",
         (ppo, str(known / "chain"), "--out", str(tmp_path)): "different environments",
     }
-    if name == "evaluate":
-        refused[ppo, "--video", str(tmp_path / "file" / "x.gif")] = "--video"
-        (tmp_path / "folder.gif").mkdir()
-        refused[ppo, "--video", str(tmp_path / "folder.gif")] = "is a folder"
+    refused = {("value", *arguments): part for arguments, part in refused.items()}
+    for name, size in ((name, flags.split()[0]) for name, flags in CALLS.items()):
+        refused[name, ppo, size, "-5"] = f"{size} -5: must be "
+        refused[name, ppo, size, str(10**20)] = f"{size} {10**20}: must be 1,000"
+    (tmp_path / "folder.gif").mkdir()
+    refused["evaluate", ppo, "--video", str(tmp_path / "file" / "x.gif")] = "--video"
+    refused["evaluate", ppo, "--video", str(tmp_path / "folder.gif")] = "is a folder"
+    minibatches = "--step-pairs 7: less than two for each of the 4 minibatches"
+    refused["landscape", ppo, "--checkpoints", "0", "--step-pairs", "7"] = minibatches
     before = {path: path.stat().st_mtime_ns for path in known.folder.rglob("*")}
-    for arguments, part in refused.items():
+    for (name, *arguments), part in refused.items():
         capsys.readouterr()
         with patch("sys.argv", [f"{name}.py"]), pytest.raises(SystemExit) as ended:
-            load(name).main(list(arguments))
+            load(name).main(arguments)
         message = capsys.readouterr().err.splitlines()[-1]
         assert ended.value.code == 2 and part in message and message.startswith(f"{name}.py: "), arguments
     assert {path: path.stat().st_mtime_ns for path in known.folder.rglob("*")} == before
