@@ -1,7 +1,7 @@
 """The family of formulas with which conformance.py compares those of another implementation, and the frozen rollout on
 which it does.
 
-The formulas stand here once more, in numpy and float64, and are not imported from algos/, because what judges the
+The formulas are repeated here, in numpy and float64, and are not imported from algos/, because what judges the
 scripts must not be the scripts. TABLE has, for each function, what can be done in more than one way, and the ways by
 name. The first is what ppo.py does by default, and the words say where another is from. A member of the family is one
 way for each detail. The functions from `advantages` to `update` compute members, and FROZEN is what they compute from.

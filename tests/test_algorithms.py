@@ -85,7 +85,7 @@ def test_a_function_stands_after_the_one_that_first_calls_it():
             if name == "ALGO":
                 break
             algorithm[name] = set(re.findall(r"\w+", re.sub(r'""".*?"""', "", source, flags=re.DOTALL)))
-        first = {"Args", "State", "Actor", "train", "objective"}  # stand where a reader wants them
+        first = {"Args", "State", "Actor", "train", "objective"}  # are where a reader wants them
         called = {x for x in algorithm if callable(getattr(load(algo), x))} - first
         for name in called:
             before = [x for x in algorithm if list(algorithm).index(x) < list(algorithm).index(name)]

@@ -138,7 +138,7 @@ def test_cosines_match_those_of_exact_draws_with_each_baseline(known, tmp_path):
     flags = f"--checkpoints 0 --pairs {K} --repeats {repeats} --true-pairs 64 --baselines --value-pairs 40000 --jobs 1"
     module.main([str(tmp_path / "run"), "--out", str(tmp_path), *flags.split()])
     [cell] = cells(tmp_path, "gradient")
-    assert cell["true_pairs_used"] == (repeats - 1) * K  # an estimate is no part of what it is held against
+    assert cell["true_pairs_used"] == (repeats - 1) * K  # an estimate is no part of what it is compared with
     places, rewards, scores, weights = pairs_by_quadrature(Bandit, script, state)
     true = expected_reward(Bandit, script, state)(script.flat_parameters(state.policy)).detach().double().numpy()
     values = state.value(torch.eye(2)).detach().double().numpy()
@@ -532,7 +532,7 @@ def test_a_worker_that_dies_is_one_line(capsys):
 
 
 def test_what_is_drawn_ahead_comes_in_order_and_not_all_at_once():
-    """Two results are drawn beside the one that is used, with so many steps each, and with few, one for each worker."""
+    """With many steps each, one result is drawn ahead of the one that is used; with few, one for each worker."""
     for steps, ahead in ((10**6, 1), (1, 2)):
         begun = []
         with ThreadPoolExecutor(3) as threads:
@@ -552,7 +552,7 @@ def test_numbers_say_what_measured_them(known, tmp_path, capsys, monkeypatch):
     def measure(*extra):
         measuring.runs.note.cache_clear()
         load("value").main([*flags, "--heldout-pairs", "300", *extra])
-        *_, cell = cells(tmp_path, "value")  # of those with the same settings the last counts
+        *_, cell = cells(tmp_path, "value")  # if several have the same settings, the last one counts
         assert cell["versions"]["torch"] == torch.__version__
         assert measuring.runs.label_runs(settings, (f"CHAIN={cell['setting']}",)) == {known / "chain": "CHAIN"}
         return cell["measured_by"], re.findall(r"another version of (\S+);", capsys.readouterr().err)
@@ -660,7 +660,7 @@ def test_kept_numbers_continue_after_a_torn_line_and_from_an_older_file(known, t
     (tmp_path / "value.json").write_text(json.dumps([json.loads(first)]))
     load("value").main([*flags, "0", "1"])
     assert path.read_text().splitlines(keepends=True) == whole
-    path.write_text("".join([json.dumps(json.loads(first) | dict(gamma=7)) + "\n", *whole]))  # the last counts
+    path.write_text("".join([json.dumps(json.loads(first) | dict(gamma=7)) + "\n", *whole]))  # the last one counts
     load("value").main([*flags, "0", "--overwrite"])
     assert path.read_text().splitlines(keepends=True)[1:] == [*whole, first]
 

@@ -140,11 +140,11 @@ def test_interval_is_corrected_for_the_number_of_updates():
         assert found["visible"] == pytest.approx((t + 0.9784723) * error, rel=1e-4)
 
 
-def test_a_wider_range_keeps_what_is_measured_and_equals_it_anew(known, tmp_path):
+def test_a_wider_range_keeps_what_is_measured_and_equals_a_new_one(known, tmp_path):
     narrow = replay(known / "few_ppo", 1, 2, tmp_path / "kept")
     wide = replay(known / "few_ppo", 0, 3, tmp_path / "kept")
     assert wide[0] == narrow[0] and [cell["iteration"] for cell in wide] == [1, 0, 2]
-    assert replay(known / "few_ppo", 0, 3, tmp_path / "anew") == sorted(wide, key=lambda cell: cell["iteration"])
+    assert replay(known / "few_ppo", 0, 3, tmp_path / "new") == sorted(wide, key=lambda cell: cell["iteration"])
 
 
 def test_what_is_not_as_it_was_is_said(known, tmp_path, capsys):

@@ -26,7 +26,7 @@ def test_script_metadata_has_the_pins_of_requirements(algo):
 
 
 def test_readme_commands_are_understood(runs, monkeypatch):
-    """The scripts take every argument of the commands that stand on a line of their own, or after &&."""
+    """The scripts take every argument of the commands that have a line of their own, or after &&."""
     blocks = re.findall(r"```bash\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     lines = [shlex.split(part, comments=True) for x in blocks for y in x.splitlines() for part in y.split("&&")]
     understood = dict(algos=0, diagnostics=0, experiments=0)

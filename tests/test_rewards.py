@@ -382,7 +382,7 @@ def test_noise_of_an_argument(write, aggregate, tmp_path):
         cells += [cell | dict(iteration=300)] * (seed == 1)  # not of both seeds: left out
         same = dict(grad_sq=1.0, trace=100, inverse_interval=[0.001, 0.1])
         cells.append(cell | dict(iteration=0, noise_scale={"value network": scale if seed == 1 else same}))
-        # Later in the file, but from fewer pairs, or of a checkpoint that has been made anew since.
+        # Later in the file, but from fewer pairs, or of a checkpoint that has been made again since.
         cells.append(cell | dict(true_pairs=90, noise_scale={"value network": coarse}))
         cells.append(cell | dict(true_pairs=9000, noise_scale={"value network": coarse}, checkpoint="gone"))
     write(1, tanh=True, value_clip=True, seed=3), write(1, tanh=False, value_clip=False, seed=3)  # not measured
@@ -395,7 +395,7 @@ def test_noise_of_an_argument(write, aggregate, tmp_path):
     above = [2 / 3 - 1 / 2, 1 / 5 - 1 / 9, 2 / 5 - 1 / 4, 1 / 10 - 1 / 19]
     ends = 0.225 - np.linalg.norm(below) / 2, 0.225 + np.linalg.norm(above) / 2
     assert noise["mean"]["mean"] == pytest.approx(0.225) and noise["mean"]["interval"] == pytest.approx(ends)
-    ends = 0.15 - np.linalg.norm(below[:2]) / 2, 0.15 + np.linalg.norm(above[:2]) / 2  # seed 2: equal to the bit
+    ends = 0.15 - np.linalg.norm(below[:2]) / 2, 0.15 + np.linalg.norm(above[:2]) / 2  # seed 2: equal bit for bit
     assert start["differences"] == pytest.approx([0.3, 0]) and start["mean"]["interval"] == pytest.approx(ends)
     assert "| 150 | 2 | 0.225 [" in (tmp_path / "out" / "rewards.md").read_text()
     assert (tmp_path / "out" / "rewards_noise.pdf").stat().st_size > 5000
