@@ -29,7 +29,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import ModuleType
 from typing import Annotated, Literal, NamedTuple
 
 import tyro
@@ -221,7 +220,7 @@ def make_plan(run: Run) -> Plan:
     script refuses."""
     import torch  # takes seconds, which a list of the experiments need not wait for
 
-    script = load_script(run.algo)
+    script = runs.load_script(runs.script_of(run.algo))
     args = tyro.cli(script.Args, args=run.flags, prog=f"benchmark.sh: {run.algo}.py")
     script.check_arguments(args)
     # The hash is of the settings, so two experiments that spell the same settings differently share the run.
@@ -235,14 +234,6 @@ def make_plan(run: Run) -> Plan:
     others = {"env_id", "seed", "checkpoint_every", *script.NOT_OF_THE_RUN}
     setting = " ".join([run.algo, *(runs.flag(k, x) for k, x in vars(args).items() if k not in others)])
     return Plan(run, script.run_folder(args).name, folder, reached >= script.planned_steps(args), setting)
-
-
-def load_script(algo: str) -> ModuleType:
-    sys.path.insert(0, str(ROOT / "algos"))
-    try:
-        return importlib.import_module(algo)
-    finally:
-        sys.path.pop(0)
 
 
 def in_use(folder: Path) -> bool:

@@ -51,7 +51,7 @@ def test_readme_commands_are_understood(runs, monkeypatch):
     assert all(number >= 3 for number in understood.values()), understood
 
 
-def test_readme_shows_the_loop_as_it_stands():
+def test_readme_shows_the_loop_as_it_is():
     source = (ROOT / "algos" / "ppo.py").read_text()
     [loop] = [x for x in re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL) if "def " in x]
     assert loop in source

@@ -42,9 +42,9 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def read_cells(path: Path) -> list[dict[str, Any]]:
-    """Reads what a diagnostic has kept. A .jsonl file has a line of JSON for each cell. A .json file, as in figures/
-    and as older versions wrote it, has a list of all cells. A last line that was not written to its end is left out.
-    Stops at a file that is neither."""
+    """Reads what a diagnostic has kept. A .jsonl file has a line of JSON for each cell. A .json file, as --json writes
+    it, has a list of all cells. A last line that was not written to its end is left out. Stops at a file that is
+    neither."""
     try:
         text = runs.read_file(path)
         cells = json.loads(text) if path.suffix == ".json" else [json.loads(line) for line in text.split("\n")[:-1]]
@@ -59,10 +59,8 @@ class Cells:
     """The cells of a .jsonl file to which more are being added. They are found by their checkpoint and settings."""
 
     def __init__(self, path: Path):
-        """Cuts off a torn last line. A new file begins with what an older version has kept in .json."""
-        self.path, self.by_checkpoint, old = path, {}, path.with_suffix(".json")
-        if not path.exists() and old.is_file():
-            path.write_text("".join(json.dumps(cell) + "\n" for cell in read_cells(old)))
+        """Cuts off a torn last line."""
+        self.path, self.by_checkpoint = path, {}
         for cell in read_cells(path) if path.exists() else ():
             self.remember(cell)
         written = path.read_bytes() if path.exists() else b""
@@ -185,16 +183,16 @@ def publish(args: Options, work: list[Work], cells: list[dict[str, Any]], others
     and seed its run is, as config.json has it. The others, which the file has already, stay except for those of the
     same runs with the same settings."""
     configs = {x.source.run: runs.read_config(x.source.run) for x in work}
-    labels = runs.label_runs(
-        {run: runs.setting(config) for run, config in configs.items()}, getattr(args, "labels", ())
-    )
-    asked = [(x.source.run, cell) for x in work for cell in x.cells]
-    keys = [{name: x for name, x in cell.items() if name != "checkpoint"} for _, cell in asked]
-    lines = [x for x in others if not any(x.items() >= key.items() for key in keys)]
-    for (run, _), cell in zip(asked, cells):
+    settings = {run: runs.setting(config) for run, config in configs.items()}
+    labels, found = runs.label_runs(settings, getattr(args, "labels", ())), {}
+    for (run, asked), cell in zip(((x.source.run, asked) for x in work for asked in x.cells), cells):
         of_run = dict(agent=labels[run], env_id=configs[run]["args"]["env_id"], run_seed=configs[run]["args"]["seed"])
-        lines.append(of_run | without_long_lists(cell))
-    args.json.write_text("[\n" + ",\n".join(map(json.dumps, lines)) + "\n]\n")
+        key = tuple(sorted((name, str(x)) for name, x in asked.items() if name != "checkpoint"))
+        found[key] = of_run | without_long_lists(cell)
+    old = [x for x in others if not any(all(str(x.get(name)) == y for name, y in key) for key in found)]
+    new_file = args.json.with_suffix(".tmp")
+    new_file.write_text("[\n" + ",\n".join(map(json.dumps, [*old, *found.values()])) + "\n]\n")
+    new_file.replace(args.json)
 
 
 def without_long_lists(x: Any) -> Any:
