@@ -749,6 +749,7 @@ def test_bad_input(known, tmp_path, capsys):
     (tmp_path / "folder.gif").mkdir()
     refused["evaluate", ppo, "--video", str(tmp_path / "file" / "x.gif")] = "--video"
     refused["evaluate", ppo, "--video", str(tmp_path / "folder.gif")] = "is a folder"
+    refused["evaluate", ppo, "--video", str(tmp_path / "x.mp4")] = "must end in .gif"
     minibatches = "--step-pairs 7: less than two for each of the 4 minibatches"
     refused["landscape", ppo, "--checkpoints", "0", "--step-pairs", "7"] = minibatches
     before = {path: path.stat().st_mtime_ns for path in known.folder.rglob("*")}
