@@ -55,6 +55,8 @@ class Args(runs.LabelledOptions):
 
 # Errors --------------------------------------------------------------------------------------------------------------
 
+TARGETS = dict(gae="GAE targets", returns="returns, bootstrapped at cuts", released="returns as released")
+
 
 def draw(args: Args, source: Source, sample: Sampler, _: Any) -> dict[str, Any]:
     """Collects fresh segments of the checkpoint's policy."""
