@@ -450,7 +450,7 @@ def labels(out):
     return [cell["label"] for cell in json.loads((out / "rewards.json").read_text())["settings"]]
 
 
-def test_interrupted_local_run_stops_its_children_and_says_how_to_go_on(here):
+def test_interrupted_local_run_stops_its_children_and_says_how_to_resume(here):
     command = "epochs --envs InvertedPendulum-v5 --seeds 1 --steps 8000000 --jobs 2 --set --no-compile".split()
     process = subprocess.Popen([ROOT / "benchmark.sh", *command], stderr=subprocess.PIPE, text=True)
     wait_until(lambda: process.poll() is not None or len(list(here.glob("runs/*/checkpoints/*.pt"))) > 1, 120)
