@@ -155,11 +155,11 @@ def draw_changes(rows: dict[str, list[figures.Setting]]) -> Figure:
     size = max(4.2, 0.8 + 1.8 * columns), 0.3 + 3.2 * len(rows)
     figure, axes = figures.new_figure(2 * len(rows), columns, size, sharex=True, sharey="row")
     for (title, settings), *pair in zip(rows.items(), axes[::2], axes[1::2]):
-        for along in ("step", "random"):
+        for along, further in (("step", 0), ("random", BESIDE / 2)):
             for (style, of_runs), *panels in zip(settings, *pair):
                 for k, cells in enumerate(of_runs):
                     color = style["color"] if along == "step" else "0.6"
-                    draw_run(panels, cells, along, BESIDE * (k - (len(of_runs) - 1) / 2), color)
+                    draw_run(panels, cells, along, BESIDE * (k - (len(of_runs) - 1) / 2) + further, color)
             for row in pair:
                 row[0].set_ylim(row[0].get_ylim())  # which keeps what comes later from changing it
         for row, name in zip(pair, ("reward", "surrogate")):

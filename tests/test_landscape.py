@@ -178,7 +178,8 @@ def test_the_picture_has_a_line_per_run_with_the_tested_intervals(known, tmp_pat
         for along, across in (("step", "random"), ("random", "step")):
             for k, run in enumerate(("chain", "chain2")):
                 cut = [x for x in found if (x["run"], x["iteration"], x[across]) == (run, iteration, 0)]
-                x = np.array([cell[along] for cell in cut]) + load("landscape").BESIDE * (k - 0.5)
+                beside = load("landscape").BESIDE * (k - 0.5 + 0.5 * (along == "random"))
+                x = np.array([cell[along] for cell in cut]) + beside
                 bars = [[(at, end) for end in cell["change"]["interval"]] for at, cell in zip(x, cut)]
                 np.testing.assert_allclose(panel.collections[len(drawn)].get_segments(), bars)
                 drawn.append([(at, cell["change"]["mean"]) for at, cell in zip(x, cut)])
