@@ -84,7 +84,7 @@ class Refused(Exception):
 
 
 def load_adapter(word: str) -> SimpleNamespace:
-    """The adapter: a path, or the name of one in diagnostics/adapters."""
+    """Returns the adapter at this path, or that of this name in diagnostics/adapters."""
     path = Path(word) if word.endswith(".py") else ADAPTERS / f"{word.replace('-', '_')}.py"
     if not path.is_file():
         known = ", ".join(sorted(path.stem.replace("_", "-") for path in ADAPTERS.glob("[!_]*.py")))
@@ -100,8 +100,8 @@ def functions_of(adapter: SimpleNamespace) -> list[str]:
 
 
 def answers(adapter: SimpleNamespace, name: str) -> dict[str, np.ndarray]:
-    """What the adapter's function returns for the frozen rollout, by part as in `numbers_of`. Raises Refused where that
-    is no answer."""
+    """Returns what the adapter's function answers for the frozen rollout, by part as in `numbers_of`. Raises Refused
+    where that is no answer."""
     function, x = getattr(adapter, name), copy.deepcopy(FROZEN[name])
     try:
         inspect.signature(function).bind(**SIGNATURES[name].parameters)
@@ -122,7 +122,7 @@ def answers(adapter: SimpleNamespace, name: str) -> dict[str, np.ndarray]:
 
 
 def checked(numbers: Any, shape: tuple[int, ...], what: str) -> np.ndarray:
-    """The numbers in float64. Raises Refused where they have another shape, are no real numbers or are not finite."""
+    """Returns the numbers in float64. Raises Refused if they have another shape, are not real or are not finite."""
     if numbers is None:
         raise Refused(f"{what} is missing: it returns None")
     numbers = numbers.detach().cpu().numpy() if hasattr(numbers, "detach") else np.asarray(numbers)
@@ -136,7 +136,8 @@ def checked(numbers: Any, shape: tuple[int, ...], what: str) -> np.ndarray:
 
 
 def differenced(function: Callable, x: dict[str, Any], names: list[str]) -> dict[str, np.ndarray]:
-    """A loss of arrays and its gradient by finite differences. Raises Refused where the loss is too coarse for them."""
+    """Returns a loss of arrays and its gradient by finite differences. Raises Refused if the loss is too coarse for
+    them."""
     loss = lambda **moved: checked(function(**copy.deepcopy(x | moved)), (), "the loss")  # noqa: E731
     near, far = ([slopes(lambda y: loss(**{key: y}), x[key], h) for key in names] for h in (1e-5, 3e-5))  # noqa: B023
     if any(abs(len(a) * (a - b)).max() > 1e-3 for a, b in zip(near, far)):
@@ -145,7 +146,7 @@ def differenced(function: Callable, x: dict[str, Any], names: list[str]) -> dict
 
 
 def differentiated(function: Callable, x: dict[str, Any], names: list[str]) -> dict[str, np.ndarray]:
-    """A loss of tensors and its gradient by autograd."""
+    """Returns a loss of tensors and its gradient by autograd."""
     import torch
 
     tensors = {key: torch.tensor(value) if isinstance(value, np.ndarray) else value for key, value in x.items()}
@@ -159,7 +160,7 @@ def differentiated(function: Callable, x: dict[str, Any], names: list[str]) -> d
 
 
 def updated(function: Callable, x: dict[str, Any]) -> dict[str, np.ndarray]:
-    """The parameters of two linear networks after the adapter's update."""
+    """Returns the parameters of two linear networks after the adapter's update."""
     import torch
     from torch import nn
 
@@ -185,12 +186,12 @@ def updated(function: Callable, x: dict[str, Any]) -> dict[str, np.ndarray]:
 
 
 def errors_of(found: dict[str, np.ndarray], member: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """By how much the numbers differ from the member's, part by part, relative to 1 + |the member's|."""
+    """Returns how far the numbers are from the member's, part by part, relative to 1 + |the member's|."""
     return {part: (abs(x - member[part]) / (1 + abs(member[part]))).ravel() for part, x in found.items()}
 
 
 def search(name: str, found: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Which member of the family has these numbers, or which is nearest."""
+    """Returns which member of the family has these numbers, or which is nearest."""
     errors = [errors_of(found, numbers) for _, numbers in family(name)]
     furthest = [max(x.max() for x in parts.values()) for parts in errors]
     nearest = int(np.argmin(furthest))
@@ -227,13 +228,13 @@ def search(name: str, found: dict[str, np.ndarray]) -> dict[str, Any]:
 
 
 def differences(name: str, way: dict[str, str]) -> list[str]:
-    """What is done otherwise than in ppo.py, in words."""
+    """Says what is done otherwise than in ppo.py."""
     found = [(texts, way[detail]) for detail, texts in DETAILS[name].items()]
     return [texts[option] for texts, option in found if option not in (next(iter(texts)), "not given")]
 
 
 def describe(entry: dict[str, Any]) -> list[str]:
-    """The lines about a function."""
+    """Returns the lines about a function."""
     if entry["verdict"] != "none":
         return entry["differences"] or ["as ppo.py"]
     lines = [f"none of the {entry['members']} members of the family; the nearest:"]
@@ -253,7 +254,7 @@ GREEN, YELLOW, RED = "#7fc8a9", "#f6d186", "#d9534f"
 
 
 def draw(entries: dict[str, dict[str, Any]], path: Path) -> None:
-    """A row for each detail that can be done in more than one way, a column for each adapter."""
+    """Draws a row for each detail that can be done in more than one way, and a column for each adapter."""
     from matplotlib.figure import Figure
 
     columns = [entry["functions"] for entry in entries.values()]
@@ -290,7 +291,7 @@ def draw(entries: dict[str, dict[str, Any]], path: Path) -> None:
 
 
 def understood(entry: dict[str, Any]) -> bool:
-    """Whether an entry that was read is of this family, and not of an older one."""
+    """Tells whether an entry that was read is of this family, and not of an older one."""
     return all(
         found["way"].keys() == DETAILS[name].keys()
         and all(option in {*DETAILS[name][detail], "not given"} for detail, option in found["way"].items())

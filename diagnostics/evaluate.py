@@ -16,8 +16,6 @@ evaluate.md, follows GUIDE's Table 3. It gives each setting where its runs have 
 where they end (in GUIDE, at 8M).
 """
 
-import shutil
-import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
@@ -49,7 +47,7 @@ class Args(runs.LabelledOptions):
     deterministic: bool = False
     """act with the mean of the policy instead of a sample"""
     video: Path | None = None
-    """also film one episode of the last checkpoint named into this file: .gif, or .mp4 where ffmpeg is installed"""
+    """also film one episode of the last checkpoint named into this .gif file"""
 
 
 # Episodes ------------------------------------------------------------------------------------------------------------
@@ -118,13 +116,7 @@ def film(args: Args, source: Source) -> None:
         sys.unraisablehook = lambda _: None  # a renderer that failed to start also fails to close
         advice = "without a screen, install libegl1 and libgl1-mesa-dri (their names in Debian) and set MUJOCO_GL=egl"
         runs.stop(f"cannot render {settings.env_id} ({str(error) or type(error).__name__}); {advice}", 1)
-    if args.video.suffix == ".gif":
-        imageio.mimsave(args.video, camera.frames, duration=1000 * stride / fps, loop=0)
-    else:
-        height, width, _ = camera.frames[0].shape
-        pixels = f"-f rawvideo -pix_fmt rgb24 -s {width}x{height} -r {fps / stride} -i -".split()
-        command = ["ffmpeg", "-y", "-loglevel", "error", *pixels, "-pix_fmt", "yuv420p", str(args.video)]
-        subprocess.run(command, input=np.array(camera.frames).tobytes(), check=True)
+    imageio.mimsave(args.video, camera.frames, duration=1000 * stride / fps, loop=0)
     print(args.video)
 
 
@@ -229,10 +221,8 @@ def write_table(found: dict[str, dict[str, Any]], episodes: int, path: Path) -> 
 
 def main(argv: list[str] | None = None) -> None:
     args = runs.read_options(Args, argv, __doc__)
-    if args.video and args.video.suffix not in (".gif", ".mp4"):
-        runs.stop(f"--video {args.video}: must end in .gif or .mp4")
-    if args.video and args.video.suffix == ".mp4" and not shutil.which("ffmpeg"):
-        runs.stop(f"--video {args.video}: needs ffmpeg, which is not installed; .gif does not")
+    if args.video and args.video.suffix != ".gif":
+        runs.stop(f"--video {args.video}: must end in .gif")
     if args.video:
         try:
             args.video.parent.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,6 @@ the same run at the same time, one of them trains it and the other waits.
 
 import contextlib
 import difflib
-import errno
 import hashlib
 import importlib
 import json
@@ -27,15 +26,15 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import ModuleType
-from typing import Annotated, Literal, NamedTuple, NoReturn
+from typing import Annotated, Literal, NamedTuple
 
 import tyro
 from filelock import FileLock, Timeout
 from measuring import runs
+from measuring.runs import stop
 from papers import AGENTS, EXPERIMENTS, GUIDE_ENVS, IM_ENVS, PAPER_SIZES, Experiment
 from tqdm import tqdm
 
@@ -77,20 +76,13 @@ class Args:
     """folder of the runs, which experiments share (default: runs; for smoke: inside --out)"""
 
 
-def stop(message: str, status: int = 2) -> NoReturn:
-    """Ends the program with one line on standard error. The status is 2 for bad input, 1 where training or the disk
-    failed, and 130 where it was interrupted."""
-    print(f"benchmark.sh: {message}", file=sys.stderr)
-    raise SystemExit(status)
-
-
 # The sizes of `smoke`: just enough to see that everything works.
 SMALL_SIZES = {
     "gradient": "--pairs 64 512 --repeats 2 --true-pairs 512 --value-pairs 512",
     "steps": "--repeats 2",
     "value": "--heldout-pairs 512",
     "trust_region": "--heldout-pairs 512",
-    "landscape": "--grid 2 --step-pairs 64 --reward-pairs 64 --concentration 32",
+    "landscape": "--grid 2 --step-pairs 64 --reward-pairs 64",
     "evaluate": "--episodes 2",
 }
 SMALL_RUNS = "--num-envs 1 --num-steps 512 --num-minibatches 4 --checkpoint-every 1 --no-compile"
@@ -159,13 +151,8 @@ class Plan(NamedTuple):
     run: Run
     name: str  # the script's own name for the folder; it has every flag and can be too long for a file system
     folder: Path  # named by a hash of the settings instead
-    steps: int  # environment steps at its end
-    reached: int  # environment steps at its newest checkpoint
+    finished: bool
     setting: str  # the setting, as --labels of the diagnostics spells it
-
-    @property
-    def finished(self) -> bool:
-        return self.reached >= self.steps
 
     @property
     def command(self) -> str:
@@ -233,7 +220,7 @@ def make_plan(run: Run) -> Plan:
     script refuses."""
     import torch  # takes seconds, which a list of the experiments need not wait for
 
-    script = load_script(run.algo)
+    script = runs.load_script(runs.script_of(run.algo))
     args = tyro.cli(script.Args, args=run.flags, prog=f"benchmark.sh: {run.algo}.py")
     script.check_arguments(args)
     # The hash is of the settings, so two experiments that spell the same settings differently share the run.
@@ -246,15 +233,7 @@ def make_plan(run: Run) -> Plan:
             reached = torch.load(newest, weights_only=True)["global_step"]
     others = {"env_id", "seed", "checkpoint_every", *script.NOT_OF_THE_RUN}
     setting = " ".join([run.algo, *(runs.flag(k, x) for k, x in vars(args).items() if k not in others)])
-    return Plan(run, script.run_folder(args).name, folder, script.planned_steps(args), reached, setting)
-
-
-def load_script(algo: str) -> ModuleType:
-    sys.path.insert(0, str(ROOT / "algos"))
-    try:
-        return importlib.import_module(algo)
-    finally:
-        sys.path.pop(0)
+    return Plan(run, script.run_folder(args).name, folder, reached >= script.planned_steps(args), setting)
 
 
 def in_use(folder: Path) -> bool:
@@ -278,8 +257,8 @@ def log_of(out: Path, plan: Plan) -> Path:
 
 
 def launch_local(out: Path, jobs: int, missing: list[Plan]) -> None:
-    """Trains the missing runs, `jobs` at a time, and shows the progress. An interruption ends the running ones."""
-    running, ended, over = {}, {}, threading.Event()  # the process of each run, and the exit status of each
+    """Trains the missing runs, `jobs` at a time. An interruption ends the running ones."""
+    running, over = set(), threading.Event()
 
     def train(plan: Plan) -> None:
         while not over.is_set():
@@ -289,46 +268,24 @@ def launch_local(out: Path, jobs: int, missing: list[Plan]) -> None:
             with open(log_of(out, plan), "a", buffering=1) as log:
                 print(time.strftime("--- %Y-%m-%d %H:%M:%S"), plan.command, file=log)
                 process = subprocess.Popen(shlex.split(plan.command), stdout=log, stderr=log, env=os.environ | ONE_CORE)
-                running[plan] = process
+                running.add(process)
                 if over.is_set():  # the interruption came too early to end this process
                     process.terminate()
                 status = process.wait()
-                del running[plan]
+                running.remove(process)
                 if status == 0 or not in_use(plan.folder):  # else another process began just before this one
                     print("--- ended with status", status, file=log)
-                    ended[plan] = status
                     return
 
-    interval = 1 if sys.stderr.isatty() else 30
-    with tqdm(unit=" steps", unit_scale=True, smoothing=0) as bar, ThreadPoolExecutor(jobs) as threads:
+    with ThreadPoolExecutor(jobs) as threads:
         try:
             tasks = [threads.submit(train, plan) for plan in missing]
-            while tasks:
-                done, tasks = wait(tasks, timeout=interval)
-                show(bar, missing, dict(running), dict(ended))
-                for task in done:
-                    task.result()  # raises what the task raised, such as that the disk is full
+            for task in tqdm(as_completed(tasks), "trained", len(tasks), unit="run"):
+                task.result()  # raises what the task raised, such as that the disk is full
         finally:
             over.set()
-            for process in list(running.values()):
+            for process in list(running):
                 process.terminate()
-
-
-def show(bar: tqdm, missing: list[Plan], running: dict[Plan, subprocess.Popen], ended: dict[Plan, int]) -> None:
-    """Shows the steps that have been made, the time left for the others, and how many runs have ended."""
-    good = [plan for plan, status in ended.items() if status == 0]
-    bar.n = sum(max(0, steps_of(plan.folder) - plan.reached) for plan in [*good, *running])
-    bar.total = sum(plan.steps - plan.reached for plan in missing if not ended.get(plan))
-    counts = f"{len(running)} running, {len(missing) - len(running) - len(ended)} waiting"
-    bar.set_postfix_str(f"{len(good)} of {len(missing)} done, {counts}, {len(ended) - len(good)} failed")
-
-
-def steps_of(folder: Path) -> int:
-    """Returns the environment steps in the last whole row of progress.csv, or 0 where there is none yet."""
-    with contextlib.suppress(OSError):
-        rows = re.findall(r"^\d+,(\d+),.*\n", (folder / "progress.csv").read_text(), re.MULTILINE)
-        return int(rows[-1]) if rows else 0
-    return 0
 
 
 # Slurm ---------------------------------------------------------------------------------------------------------------
@@ -485,8 +442,7 @@ def list_experiments() -> None:
     for name, x in EXPERIMENTS.items():
         count = x.seeds * len(x.agents) * len(x.envs)
         rows.append((name, x.source, str(count), f"{count * x.steps // 1_000_000}M", x.question))
-    small = {run.flags for name in EXPERIMENTS for run in make_runs(Args(sizes="small"), cut_down(name))}
-    rows.append(("smoke", "ours", str(len(small)), f"{len(small) * 1024 // 1000}k", "do all of these work? cut down"))
+    rows.append(("smoke", "ours", "", "", "do all of these work? with 1,024 steps and few agents"))
     for name, source, count, steps, question in rows:
         print(f"{name:<22} {source:<18} {count:>5} {steps:>6} {question}")
     print("\nSteps: of the environments, all runs together. Sizes are the defaults; --help lists the options.")
@@ -585,17 +541,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # in the background of a script SIGINT would be ignored
-        if hasattr(signal, name) and (name != "SIGHUP" or signal.getsignal(signal.SIGHUP) != signal.SIG_IGN):  # nohup
-            signal.signal(getattr(signal, name), signal.default_int_handler)
+    sys.argv[0] = "benchmark.sh"  # which is what messages should name
     if hasattr(signal, "SIGPIPE"):  # not on Windows
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # so that | head is no error
-    sys.path.append(os.getcwd())  # where --envs my_module:MyEnv-v0 looks for my_module.py
-    try:
-        main()
-    except KeyboardInterrupt:
-        stop("interrupted; the same command resumes from the newest checkpoints", 130)
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise
-        stop(f"{error.strerror}: where there is room, the same command resumes from the newest checkpoints", 1)
+    runs.run_program(main)

@@ -227,7 +227,6 @@ class Experiment(NamedTuple):
 FOUR, M = ["PPO", "PPO-M", "TRPO", "TRPO+"], 1_000_000
 AAI = "rewards --aai PPO PPO-M TRPO TRPO+"
 FACTORS = "rewards --best-of policy_lr --histograms value_clip reward_scale orthogonal_init anneal_lr"
-CLOUDS = "landscape --concentration 2000 20_000 100_000"
 EVALUATED = ["rewards --kl", "evaluate --deterministic --checkpoints all --episodes 10"]
 FIVE = ["REINFORCE", "A2C", "GUIDE-TRPO", "GUIDE-PPO", "V-MPO"]
 ENTROPY = ["A2C", "A2C-entropy-0.01", "A2C-entropy-0"]
@@ -262,7 +261,7 @@ EXPERIMENTS = {
     "sample-regime": X("CL sec. 2.1, 5", "batch sizes x learning rates", [*SAMPLES], envs=["Hopper"]),
     "values": X("CL Fig. 3", "are values predicted?", ["CL-PPO", "TRPO"], ["value", "rewards"]),
     "landscapes": X("CL Fig. 5-7", "does the surrogate know the reward?", ["CL-PPO", "TRPO", "PPO-M"],
-                    [CLOUDS, "rewards"], seeds=1),
+                    ["landscape", "rewards"], seeds=1),
     "algorithms": X("GUIDE Fig. 4, 5", "five algorithms", FIVE, EVALUATED, 3, 8 * M, GUIDE_ENVS, "v4"),
     "entropy": X("GUIDE Fig. 6", "entropy coefficients of A2C", ENTROPY, EVALUATED, 3, 8 * M, ["HalfCheetah"], "v4"),
     "epochs": X("GUIDE Fig. 7", "A2C and REINFORCE: 1, 2, 5 epochs", EPOCHS, EVALUATED, 3, M, ["HalfCheetah"], "v4"),
@@ -272,5 +271,5 @@ EXPERIMENTS = {
 # The papers' sample sizes, as options of the diagnostics.
 PAPER_SIZES = {
     "gradient": "--pairs 100 1000 10_000 100_000 1_000_000 --true-pairs 9_000_000 --value-pairs 5_000_000",
-    "landscape": "--step-pairs 2000 1_000_000 --reward-pairs 1_000_000 --concentration 2000 20_000 100_000",
+    "landscape": "--step-pairs 2000 1_000_000 --reward-pairs 1_000_000",
 }

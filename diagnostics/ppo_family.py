@@ -1,7 +1,7 @@
-"""The family of formulas with which conformance.py compares those of another implementation, and the frozen rollout on
-which it does.
+"""This module has the family of formulas with which conformance.py compares those of another implementation, and the
+frozen rollout on which it does so.
 
-The formulas stand here once more, in numpy and float64, and are not imported from algos/, because what judges the
+The formulas are repeated here, in numpy and float64, and are not imported from algos/, because what judges the
 scripts must not be the scripts. TABLE has, for each function, what can be done in more than one way, and the ways by
 name. The first is what ppo.py does by default, and the words say where another is from. A member of the family is one
 way for each detail. The functions from `advantages` to `update` compute members, and FROZEN is what they compute from.
@@ -146,7 +146,7 @@ def normalized(x: np.ndarray, way: str) -> np.ndarray:
 
 
 def advantages(x: dict[str, Any], way: dict[str, str]) -> dict[str, np.ndarray]:
-    """Advantages and value targets [T, N]."""
+    """Returns advantages and value targets [T, N]."""
     V, truncations = x["values"].copy(), x["truncations"]
     ends = x["terminations"] | (truncations if way["time limit"] != "overlooked" else False)
     following = x["next_values"].copy()  # V of what follows each step
@@ -212,7 +212,7 @@ def value_loss(x: dict[str, Any], way: dict[str, str]) -> float:
 
 
 def running(samples: np.ndarray, way: dict[str, str]) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and divisor with which each of the samples [T, N, ...] is standardized; the sample itself is in them."""
+    """Returns mean and divisor with which each sample [T, N, ...] is standardized; the sample itself is in them."""
     T, N, *shape = samples.shape
     over = way["statistics over"]
     # The stream of samples [n, ...] that the statistics take in; where each environment has its own, [n, N, ...].
@@ -250,7 +250,7 @@ def bounded(x: np.ndarray, way: dict[str, str]) -> np.ndarray:
 
 
 def scale_rewards(x: dict[str, Any], way: dict[str, str]) -> dict[str, np.ndarray]:
-    """Scaled rewards [T, N]."""
+    """Returns scaled rewards [T, N]."""
     rewards, ends, by = x["rewards"], x["ends"], way["divided by"]
     R, returns = np.zeros(rewards.shape[1]), []
     for reward, end in zip(rewards, ends):
@@ -264,7 +264,7 @@ def scale_rewards(x: dict[str, Any], way: dict[str, str]) -> dict[str, np.ndarra
 
 
 def normalize(x: dict[str, Any], way: dict[str, str]) -> dict[str, np.ndarray]:
-    """Normalized observations [T, N, obs]."""
+    """Returns normalized observations [T, N, obs]."""
     mean, divisor = running(x["observations"], way)
     standardized = (x["observations"] - mean) / divisor if way["standardized"] == "yes" else x["observations"]
     return dict(observations=bounded(standardized, way))
@@ -282,7 +282,7 @@ def gaussian_log_probs(parameters: np.ndarray, obs: np.ndarray, actions: np.ndar
 
 
 def update(x: dict[str, Any], way: dict[str, str]) -> dict[str, np.ndarray]:
-    """Parameters of both networks after a step of Adam (Kingma & Ba 2015, Algorithm 1) for each minibatch."""
+    """Returns both networks' parameters after a step of Adam (Kingma & Ba 2015, Algorithm 1) for each minibatch."""
     normalization = {"normalized over the minibatch": way["normalized over the minibatch"]}
     ways = dict(policy=next(members("policy_loss")) | normalization)
     ways["value"] = next(members("value_loss")) | dict(clipping=way["value clipping"])
@@ -315,7 +315,7 @@ def update(x: dict[str, Any], way: dict[str, str]) -> dict[str, np.ndarray]:
 
 
 def slopes(function: Callable[[np.ndarray], float], x: np.ndarray, h: float = 1e-5) -> np.ndarray:
-    """The gradient of the function at x, of x's shape, by central differences."""
+    """Returns the gradient of the function at x, of x's shape, by central differences."""
     found = np.empty(x.shape)
     for i in np.ndindex(x.shape):
         moved = np.zeros(x.shape)
@@ -325,8 +325,8 @@ def slopes(function: Callable[[np.ndarray], float], x: np.ndarray, h: float = 1e
 
 
 def possible(name: str, way: dict[str, str]) -> bool:
-    """Whether a member has this way of its own. The others would print another's numbers, or differ from them by less
-    than can be seen."""
+    """Tells whether a member has this way of its own. The others would print another's numbers, or differ from them by
+    less than can be seen."""
     odd = {detail for detail, option in way.items() if option != next(iter(DETAILS[name][detail]))}
     if name == "advantages":
         if way["estimator"] == "no critic":
@@ -344,7 +344,7 @@ def possible(name: str, way: dict[str, str]) -> bool:
 
 
 def members(name: str) -> Iterator[dict[str, str]]:
-    """The family of a function, ppo.py's defaults first."""
+    """Yields the family of a function, ppo.py's defaults first."""
     for options in itertools.product(*DETAILS[name].values()):
         way = dict(zip(DETAILS[name], options))
         if possible(name, way):
@@ -355,10 +355,10 @@ def members(name: str) -> Iterator[dict[str, str]]:
 
 
 def frozen_inputs() -> dict[str, dict[str, Any]]:
-    """What each function is called with. It is chosen so that no two members have the same numbers: a rollout of four
-    environments with terminal states, time limits, episodes that are cut by the end of the batch, and one of each that
-    ends with it; ratios and values beyond the clip on both sides, for advantages of both signs and targets on both
-    sides; rewards and a column of observations that are tiny, beside which eps counts; and outliers beyond any clip."""
+    """Returns what each function is called with, chosen so that no two members have the same numbers. The rollout of
+    four environments has terminal states, time limits, episodes that are cut by the end of the batch, and one of each
+    that ends with it. Ratios and values are beyond the clip on both sides, for advantages of both signs and targets on
+    both sides. Some rewards and a column of observations are tiny, so that eps counts, and some are beyond any clip."""
     rng = np.random.default_rng(0)
     T, N, B = 16, 4, 16
     terminations, truncations = np.zeros((2, T, N), bool)
@@ -410,8 +410,8 @@ OF = dict(policy_loss=["log_probs", "entropies"], value_loss=["values"])  # with
 
 
 def numbers_of(name: str, way: dict[str, str]) -> dict[str, np.ndarray]:
-    """The numbers of a member on the frozen rollout, by part. Those of a loss are one part [1 + the gradient's size]:
-    the loss, and its gradient times B, which makes it as large."""
+    """Returns a member's numbers on the frozen rollout, by part. Those of a loss are one part [1 + the gradient's
+    size]: the loss, and its gradient times B, which makes it as large."""
     x, formula = FROZEN[name], globals()[name]
     if name not in OF:
         return formula(x, way)
@@ -421,7 +421,7 @@ def numbers_of(name: str, way: dict[str, str]) -> dict[str, np.ndarray]:
 
 @functools.cache
 def family(name: str) -> list[tuple[dict[str, str], dict[str, np.ndarray]]]:
-    """All members and their numbers."""
+    """Returns all members and their numbers."""
     return [(way, numbers_of(name, way)) for way in members(name)]
 
 
@@ -430,7 +430,7 @@ def with_gradients(loss: float, gradients: list[np.ndarray]) -> dict[str, np.nda
 
 
 def rows_of(name: str) -> dict[str, list[str]]:
-    """The name of each number, by part."""
+    """Returns the name of each number, by part."""
     x = FROZEN[name]
     if name == "update":
         return {part: [f"{part} parameter {i}" for i in range(len(numbers))] for part, numbers in NETWORKS.items()}

@@ -15,15 +15,12 @@ Runs under one label of --labels may differ in other arguments between environme
 
 Intervals are 95 % intervals over runs; for one run there is none. Those of means and of differences seed by seed are
 Student's t, and those of differences between settings are Welch's. (The papers' percentile bootstrap covers 91 % with
-10 runs, and 73 % with 3.) Where there is no formula, the interval is a BCa bootstrap, which is too narrow for few runs;
-there is none if all draws are alike. The interquartile mean leaves out a quarter of the runs, rounded down, at either
-end; with fewer than 4 runs there is none. The probability of improvement is the probability that a run of one setting
-ends above a run of another, with ties counted half (Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of
-the Statistical Precipice"). --aai gives Table 2 of "Implementation Matters in Deep Policy Gradients" (IM), and
---best-of with --histograms gives its Fig. 1. The best one has the highest mean final reward on the seeds that all have;
-as in IM, its own runs chose it, which flatters it. --kl gives Fig. 5 of "The Definitive Guide to Policy Gradients"
-(GUIDE), with the exact KL(before || after the whole update) over the batch where GUIDE has the estimate E[(r - 1) - ln
-r]. With --noise, the noise of gradients is shown as the cosine of two estimates from a training batch.
+10 runs, and 73 % with 3.) For interquartile means and probabilities of improvement, give the final rewards, which
+rewards.json has, to the package rliable. --aai gives Table 2 of "Implementation Matters in Deep Policy Gradients" (IM),
+and --best-of with --histograms gives its Fig. 1. The best one has the highest mean final reward on the seeds that all
+have; as in IM, its own runs chose it, which flatters it. --kl gives Fig. 5 of "The Definitive Guide to Policy
+Gradients" (GUIDE), with the exact KL(before || after the whole update) over the batch where GUIDE has the estimate
+E[(r - 1) - ln r]. With --noise, the noise of gradients is shown as the cosine of two estimates from a training batch.
 
 IM's AAI and ACLI are each the larger of two absolute differences, so they are above 0 even where nothing differs, and
 have no interval. The main effects of the same four settings say what AAI and ACLI are meant to say. The effect of the
@@ -35,11 +32,10 @@ exit status is 1.
 """
 
 import json
-import re
 import sys
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from itertools import combinations, permutations
+from itertools import permutations
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -147,7 +143,7 @@ def candidates(of_setting: list[Run]) -> tuple[list[list[Run]], set[int]]:
     if not seeds:
         folders = " and ".join(str(x[0].folder) for x in values.values())
         runs.stop(f"--best-of: {folders} cannot be compared: their settings have no seed in common that all have ended")
-    return sorted(values.values(), key=lambda x: -mean(finals(x, seeds))), seeds
+    return sorted(values.values(), key=lambda x: -finals(x, seeds).mean()), seeds
 
 
 def untried(settings: Settings) -> list[str]:
@@ -161,10 +157,10 @@ def untried(settings: Settings) -> list[str]:
 
 
 def versions(settings: Settings) -> dict[str, dict[str, list[str]]]:
-    """Returns for each algorithm the versions of its script that made these runs, and their folders."""
+    """Returns for each algorithm the versions of its script that made these runs, and the names of their folders."""
     found = {}
     for run in sum(settings.values(), []):
-        found.setdefault(run.algo, {}).setdefault(run.script, []).append(str(run.folder))
+        found.setdefault(run.algo, {}).setdefault(run.script, []).append(run.folder.name)
     return found
 
 
@@ -174,38 +170,6 @@ def versions(settings: Settings) -> dict[str, dict[str, list[str]]]:
 def finals(of_setting: list[Run], seeds: Collection[int] | None = None) -> np.ndarray:
     """Returns the final rewards of all the runs, or of those with one of the seeds."""
     return np.array([run.final for run in of_setting if seeds is None or run.seed in seeds])
-
-
-def mean(x: np.ndarray) -> np.ndarray:
-    return x.mean(-1)
-
-
-def interquartile_mean(x: np.ndarray) -> np.ndarray:
-    """Returns the mean of x [..., n] without the n // 4 smallest and the n // 4 largest."""
-    n = x.shape[-1]
-    return np.sort(x)[..., n // 4 : n - n // 4].mean(-1)
-
-
-def improvement(*samples: np.ndarray) -> np.ndarray:
-    """Returns P(X > Y) + P(X = Y) / 2 for a run of X and a run of Y, averaged over environments. The samples are X
-    [..., n] and Y [..., m] of one environment after another."""
-    signs = [np.sign(x[..., :, None] - y[..., None, :]) for x, y in zip(samples[::2], samples[1::2])]
-    return np.mean([(1 + x.mean((-2, -1))) / 2 for x in signs], axis=0)
-
-
-def aai(ppo: np.ndarray, ppo_m: np.ndarray, trpo: np.ndarray, trpo_plus: np.ndarray) -> np.ndarray:
-    """Returns the average algorithmic improvement (IM section 5), the most that the other step changes."""
-    return np.maximum(abs(mean(ppo) - mean(trpo_plus)), abs(mean(ppo_m) - mean(trpo)))
-
-
-def acli(ppo: np.ndarray, ppo_m: np.ndarray, trpo: np.ndarray, trpo_plus: np.ndarray) -> np.ndarray:
-    """Returns the average code-level improvement (IM section 5), the most that the optimizations change."""
-    return np.maximum(abs(mean(ppo) - mean(ppo_m)), abs(mean(trpo_plus) - mean(trpo)))
-
-
-def plain(value: float) -> dict[str, Any]:
-    """Returns an estimate without an interval."""
-    return dict(mean=float(value), interval=None)
 
 
 def curve(lines: list[tuple[np.ndarray, np.ndarray]], scale: Callable = np.array, back: Callable = np.array) -> dict:
@@ -225,8 +189,7 @@ def summarize(key: tuple[str, str], tried: list[list[Run]], seeds: set[int], kl:
     best, x = tried[0], finals(tried[0])
     numbers = dict(env_id=key[0], label=key[1], algo=best[0].algo, folders=[run.folder.name for run in best])
     numbers |= dict(seeds=[run.seed for run in best], finals=x.tolist())
-    quartiles = intervals.bootstrap(interquartile_mean, x) if len(x) > 3 else None
-    numbers |= dict(mean=intervals.mean_of(x), interquartile_mean=quartiles)
+    numbers |= dict(mean=intervals.mean_of(x))
     compared = [[run for run in y if run.seed in seeds] for y in tried]
     numbers |= dict(tried=[y[0].tuned | dict(seeds=[z.seed for z in y], finals=finals(y).tolist()) for y in compared])
     numbers |= dict(tuned=best[0].tuned, settings=best[0].settings, curve=curve([(x.steps, x.rewards) for x in best]))
@@ -236,47 +199,27 @@ def summarize(key: tuple[str, str], tried: list[list[Run]], seeds: set[int], kl:
     return numbers
 
 
-MOST = 20  # settings in a table of probabilities of improvement, where each pair's interval takes 0.1 s
-
-
-def improvements(settings: Settings) -> list[dict[str, Any]]:
-    """Returns the probabilities of improvement of settings (rows) over settings (columns) in each environment, and
-    averaged over the environments in which both have runs."""
-    env_ids, labels = (list(dict.fromkeys(column)) for column in zip(*settings))
-    found = []
-    for places in [[env_id] for env_id in env_ids] + [env_ids] * (len(env_ids) > 1) if len(labels) <= MOST else ():
-        p = {}
-        for x, y in combinations(labels, 2):
-            both = [env_id for env_id in places if (env_id, x) in settings and (env_id, y) in settings]
-            if both:
-                samples = [finals(settings[env_id, z]) for env_id in both for z in (x, y)]
-                p[x, y] = intervals.bootstrap(improvement, *samples)
-                ends = p[x, y]["interval"]
-                p[y, x] = dict(mean=1 - p[x, y]["mean"], interval=ends and [1 - ends[1], 1 - ends[0]])
-        here = [x for x in labels if any(x in pair for pair in p)]
-        if here:
-            found.append(dict(env_ids=places, labels=here, p=[[p.get((x, y)) for y in here] for x in here]))
-    return found
-
-
 def average_improvements(settings: Settings, labels: tuple[str, ...]) -> tuple[list[dict[str, Any]], list[str]]:
-    """Returns AAI and ACLI, the differences that they are made of, and the effects, in each environment in which all
-    four settings have runs; and lines that say what the other environments lack."""
+    """Returns IM's average algorithmic and average code-level improvement (AAI and ACLI, sec. 5), the differences that
+    they are the larger sizes of, and the effects, in each environment in which all four settings have runs. Also
+    returns lines that say what the other environments lack."""
     found, lacking = [], []
     for env_id in dict.fromkeys(env_id for env_id, _ in settings):
         if absent := [label for label in labels if (env_id, label) not in settings]:
             have = ", ".join(label for place, label in settings if place == env_id)
             lacking.append(f"--aai: on {env_id} no complete run is {' or '.join(absent)}; there are {have}")
             continue
-        PPO, PPO_M, TRPO, TRPO_PLUS = samples = [finals(settings[env_id, label]) for label in labels]
-        pairs = [(PPO, TRPO_PLUS), (PPO_M, TRPO), (PPO, PPO_M), (TRPO_PLUS, TRPO)]
-        names = [f"{labels[i]} - {labels[j]}" for i, j in ((0, 3), (1, 2), (0, 1), (3, 2))]
-        cell = dict(env_id=env_id, labels=labels, aai=plain(aai(*samples)), acli=plain(acli(*samples)))
-        cell |= dict(seeds=[len(x) for x in samples])
+        samples = [finals(settings[env_id, label]) for label in labels]
+        differences = {}
+        for i, j in ((0, 3), (1, 2), (0, 1), (3, 2)):  # two that the step makes, and two that the optimizations make
+            differences[f"{labels[i]} - {labels[j]}"] = intervals.difference(samples[i], samples[j])
+        sizes = [abs(x["mean"]) for x in differences.values()]
+        cell = dict(env_id=env_id, labels=labels, seeds=[len(x) for x in samples])
+        cell |= {name: dict(mean=max(x), interval=None) for name, x in (("aai", sizes[:2]), ("acli", sizes[2:]))}
         # The weights are those of PPO, PPO-M, TRPO and TRPO+, before they are halved.
         signs = dict(optimizations=(1, -1, -1, 1), step=(1, 1, -1, -1), interaction=(1, -1, 1, -1))
         cell |= dict(effects={name: intervals.contrast(samples, [x / 2 for x in of]) for name, of in signs.items()})
-        found.append(cell | dict(differences={name: intervals.difference(*pair) for name, pair in zip(names, pairs)}))
+        found.append(cell | dict(differences=differences))
     return found, lacking
 
 
@@ -382,10 +325,9 @@ def reward_tables(results: dict[str, list]) -> list[Table]:
     rows = []
     for x in results["settings"]:
         label = " ".join([x["label"], *(f"({runs.flag(*tuned)})" for tuned in x["tuned"].items())])
-        estimates = intervals.text(x["mean"]), intervals.text(x["interquartile_mean"])
         ends = f"{intervals.short(min(x['finals']))} to {intervals.short(max(x['finals']))}"
-        rows.append([x["env_id"], label, str(len(x["seeds"])), *estimates, ends])
-    header = ["environment", "setting", "seeds", "mean [95 % t]", "interquartile mean [95 % BCa]", "range"]
+        rows.append([x["env_id"], label, str(len(x["seeds"])), intervals.text(x["mean"]), ends])
+    header = ["environment", "setting", "seeds", "mean [95 % t]", "range"]
     tables = [("Final rewards", header, rows)]
     if cells := results["aai"]:
         rows = [[x["env_id"], *map(intervals.text, [*x["effects"].values(), x["aai"], x["acli"]])] for x in cells]
@@ -411,33 +353,9 @@ def reward_tables(results: dict[str, list]) -> list[Table]:
     return tables
 
 
-def improvement_tables(cells: list[dict[str, Any]]) -> list[Table]:
-    tables = []
-    for x in cells:
-        names = [f"{i} {label}" for i, label in enumerate(x["labels"], 1)]
-        texts = [[p and intervals.text(p, "{:.2f}".format) or "" for p in row] for row in x["p"]]
-        rows = [[name, *row] for name, row in zip(names, texts)]
-        where = "mean over " * (len(x["env_ids"]) > 1) + ", ".join(x["env_ids"])
-        header = ["", *(f"over {name.split()[0]}" for name in names)]
-        tables.append((f"Probability of improvement [95 % BCa] of row over column, {where}", header, rows))
-    return tables
-
-
 def markdown(title: str, header: list[str], rows: list[list[str]]) -> str:
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join([f"## {title}\n", *(f"| {' | '.join(line)} |" for line in lines)]) + "\n"
-
-
-def latex(title: str, header: list[str], rows: list[list[str]]) -> str:
-    """Returns a table for the package booktabs."""
-
-    def escape(cell: str) -> str:
-        cell = re.sub(r"[&%$#_]", r"\\\g<0>", cell)
-        return re.sub(r"(?<![^\s\[])-(?=\d)", "$-$", cell)  # a minus sign, not a hyphen
-
-    first, *rest = (" & ".join(map(escape, line)) + r" \\" for line in (header, *rows))
-    start = [f"% {title}", rf"\begin{{tabular}}{{{'l' * len(header)}}}", r"\toprule"]
-    return "\n".join([*start, first, r"\midrule", *rest, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
 
 # Figures -------------------------------------------------------------------------------------------------------------
@@ -548,17 +466,16 @@ def main(argv: list[str] | None = None) -> None:
     noise = read_noise(args.noise, found) if args.noise else {}
     grouped = group_runs(found, args.labels)
     path = runs.output_folder(args.out, tuple(folders.values())) / "rewards.json"
-    incomplete = {str(run.folder): run.missing for run in found if run.missing}
-    for folder, missing in incomplete.items():
-        print(f"left out: {folder}: {missing}", file=sys.stderr)
+    incomplete = [run for run in found if run.missing]
+    for run in incomplete:
+        print(f"left out: {run.folder}: {run.missing}", file=sys.stderr)
     complete = {key: [run for run in x if not run.missing] for key, x in grouped.items()}
     tried = {key: candidates(x) for key, x in complete.items() if x}
     settings = {key: x[0] for key, (x, _) in tried.items()} or runs.stop("no run is complete")
 
-    results = dict(incomplete=[dict(run=folder, missing=missing) for folder, missing in incomplete.items()])
+    results = dict(incomplete=[dict(run=run.folder.name, missing=run.missing) for run in incomplete])
     results |= dict(scripts=[dict(algo=algo, versions=x) for algo, x in versions(settings).items()])
     results |= dict(settings=[summarize(key, *x, args.kl) for key, x in tried.items()])
-    results |= dict(improvement=improvements(settings))
     results["aai"], without_aai = average_improvements(settings, args.aai) if args.aai else ([], [])
     results["paired"], unpaired = paired_differences(settings, noise) if args.paired else ([], [])
     lacking = untried(grouped) + without_aai + unpaired
@@ -597,7 +514,7 @@ def named_folders(args: Args) -> list[Path]:
 
 
 def write_tables(results: dict[str, list], path: Path) -> None:
-    """Writes everything as JSON, and as tables for Markdown and LaTeX, and prints the rewards."""
+    """Writes everything as JSON, and the tables as Markdown, which it also prints."""
     tables, notes = reward_tables(results), []
     for algo, found in ((x["algo"], x["versions"]) for x in results["scripts"]):
         if len(found) > 1:
@@ -607,11 +524,9 @@ def write_tables(results: dict[str, list], path: Path) -> None:
     print(*(markdown(*table) for table in tables), sep="\n")
     for note in notes[: len(notes) - len(results["incomplete"])]:
         print(note, file=sys.stderr)
-    tables += improvement_tables(results["improvement"])
     lines = [f'"{name}": [\n' + ",\n".join(map(json.dumps, part)) + "\n]" for name, part in results.items()]
     path.write_text("{" + ",\n".join(lines) + "}\n")
     path.with_suffix(".md").write_text("\n".join([*(markdown(*table) for table in tables), *(f"{x}\n" for x in notes)]))
-    path.with_suffix(".tex").write_text("\n".join(latex(*table) for table in tables))
 
 
 if __name__ == "__main__":

@@ -141,7 +141,8 @@ class Actor:
 
 def begin_episodes(args: Args, state: State) -> None:
     """Gives every actor a new episode, since no file says where the old ones were."""
-    note("SB3 saves neither random numbers nor environments: iterations taken here are like its own, not the same")
+    text = "iterations repeated here are statistically equivalent, not identical"
+    note(f"SB3 saves neither random numbers nor environments, so {text}")
     state.actors = [Actor(actor.env) for actor in state.actors]
 
 
@@ -310,10 +311,9 @@ def update(args: Args, state: State, batch: dict[str, Tensor]) -> dict[str, floa
     adam = torch.optim.Adam(parameters, lr, args.betas, args.adam_eps, args.weight_decay)
     load_moments(adam, parameters, state.adam)
     pairs = len(batch["obs"])
-    # landscape.py updates from batches of other sizes. They are divided into as many minibatches as SB3's own.
-    size = (
-        max(2, round(args.batch_size * pairs / args.rollout_pairs)) if pairs != args.rollout_pairs else args.batch_size
-    )
+    size = args.batch_size
+    if pairs != args.rollout_pairs:  # landscape.py's batches are divided into as many minibatches as SB3's own
+        size = max(2, round(size * pairs / args.rollout_pairs))
     norms, far = [], False  # gradient norms of each minibatch: both networks', the policy's, the value network's
     for _ in range(args.epochs):
         for rows in torch.from_numpy(state.rng.permutation(pairs)).split(size):
@@ -587,9 +587,8 @@ def main(argv: list[str] | None = None) -> None:
         check_environment(agent, actors[0].env, env_id)
         path = find_statistics(files, agent, env_id)
         agent.statistics = read_vecnormalize(path) if path else {}
-        made.append(
-            f"iteration {agent.iteration}: {agent.path}, {f'normalized by {path}' if path else 'not normalized'}"
-        )
+        by = f"normalized by {path}" if path else "not normalized"
+        made.append(f"iteration {agent.iteration}: {agent.path}, {by}")
         args = settings_of(agent, env_id)
         config = dict(algo="sb3", args=asdict(args), script=script, versions=dict(stable_baselines3=agent.version))
         checkpoints[agent.iteration] = config | make_checkpoint(agent, args, actors)

@@ -371,7 +371,7 @@ def read_schedule(path: Path, data: dict[str, Any], name: str, given: float | No
 
 
 def find_schedule(data: dict[str, Any], name: str) -> Schedule | None:
-    """Returns a schedule that stands in the file, or None."""
+    """Returns a schedule that the file spells out, or None."""
     entry, number = data.get(name), r"([-+.\deE]+)"
     try:
         return float(as_number(entry))
@@ -383,7 +383,7 @@ def find_schedule(data: dict[str, Any], name: str) -> Schedule | None:
             return float(found[1])
         if found := re.fullmatch(rf"LinearSchedule\(start={number}, end={number}, end_fraction={number}\)", text):
             return tuple(map(float, found.groups()))
-        # before 2.7.0, the number stands only in the pickle of the function that returns it
+        # before 2.7.0, the number is only in the pickle of the function that returns it
         codes = list(pickletools.genops(base64.b64decode(entry[":serialized:"])))
         numbers = [x for code, x, _ in codes if code.name == "BINFLOAT"]
         names = {x for code, x, _ in codes if "UNICODE" in code.name}
@@ -402,7 +402,7 @@ Episode = tuple[float, int]  # return and length
 
 
 def read_monitors(paths: tuple[Path, ...]) -> tuple[str, list[list[Episode]]]:
-    """Returns the environment's id, where it stands there, and the episodes of each environment."""
+    """Returns the environment's id, if a file has it, and the episodes of each environment."""
     env_id, found = "", []
     for path in paths:
         try:

@@ -99,7 +99,7 @@ def leaves(x, name=""):
 
 
 def assert_same(a, b):
-    """Two dictionaries of tensors and plain values are equal, to the bit."""
+    """Two dictionaries of tensors and plain values are equal, bit for bit."""
     assert a.keys() == b.keys()
     pairs = {name: (a[name], b[name]) for name in a}
     assert [name for name, (x, y) in pairs.items() if not (torch.equal(x, y) if torch.is_tensor(x) else x == y)] == []

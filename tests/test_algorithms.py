@@ -53,13 +53,13 @@ def test_same_name_same_source():
     assert VERSIONS == {name: len({x[name] for x in found.values() if name in x}) for name in VERSIONS}
 
 
-def test_what_the_diagnostics_share_stands_once():
+def test_what_the_diagnostics_share_is_written_once():
     scripts = {path.stem: definitions(path) for path in (ROOT / "diagnostics").glob("*.py")}
     shared = [definitions(path) for path in (ROOT / "diagnostics" / "measuring").glob("*.py")]
     found = [x for of_file in [*scripts.values(), *shared] for x in of_file.items() if x[0] not in ("VERSION", "Args")]
     sources = [source for name, source in found if name != "main"]
     assert [x for x in sources if sources.count(x) > 1] == []
-    del scripts["experiments"], scripts["conformance"]  # whose messages begin with benchmark.sh; which runs alone
+    del scripts["conformance"]  # which runs alone
     names = {name for of_module in shared for name in of_module} - {"VERSION"}
     assert [name for x in scripts.values() for name in x.keys() & names] == []
 
@@ -78,14 +78,14 @@ def test_contract_has_the_same_signatures_and_sections_everywhere():
         assert {field.name for field in dataclasses.fields(script.Args)}.issuperset(COMMON)
 
 
-def test_a_function_stands_after_the_one_that_first_calls_it():
+def test_a_function_comes_after_the_one_that_first_calls_it():
     for algo in ALGOS:
         algorithm = {}  # without the bookkeeping, where names are looked up
         for name, source in definitions(ROOT / "algos" / f"{algo}.py").items():
             if name == "ALGO":
                 break
             algorithm[name] = set(re.findall(r"\w+", re.sub(r'""".*?"""', "", source, flags=re.DOTALL)))
-        first = {"Args", "State", "Actor", "train", "objective"}  # stand where a reader wants them
+        first = {"Args", "State", "Actor", "train", "objective"}  # are where a reader wants them
         called = {x for x in algorithm if callable(getattr(load(algo), x))} - first
         for name in called:
             before = [x for x in algorithm if list(algorithm).index(x) < list(algorithm).index(name)]

@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import hashlib
 import json
 import multiprocessing
 import os
@@ -35,7 +36,7 @@ CALLS = {
     "gradient": "--pairs 32 200 --repeats 4 --true-pairs 1200 --baselines --value-pairs 500",
     "steps": "--repeats 3",
     "value": "--heldout-pairs 700",
-    "landscape": "--grid 2 --step-pairs 64 200 --reward-pairs 100 --concentration 40",
+    "landscape": "--grid 2 --step-pairs 64 200 --reward-pairs 100",
     "trust_region": "--heldout-pairs 700",
     "evaluate": "--episodes 11",
 }
@@ -137,7 +138,7 @@ def test_cosines_match_those_of_exact_draws_with_each_baseline(known, tmp_path):
     flags = f"--checkpoints 0 --pairs {K} --repeats {repeats} --true-pairs 64 --baselines --value-pairs 40000 --jobs 1"
     module.main([str(tmp_path / "run"), "--out", str(tmp_path), *flags.split()])
     [cell] = cells(tmp_path, "gradient")
-    assert cell["true_pairs_used"] == (repeats - 1) * K  # an estimate is no part of what it is held against
+    assert cell["true_pairs_used"] == (repeats - 1) * K  # an estimate is no part of what it is compared with
     places, rewards, scores, weights = pairs_by_quadrature(Bandit, script, state)
     true = expected_reward(Bandit, script, state)(script.flat_parameters(state.policy)).detach().double().numpy()
     values = state.value(torch.eye(2)).detach().double().numpy()
@@ -225,7 +226,7 @@ def test_landscape_matches_the_known_reward(known, name, tmp_path):
     start = script.flat_parameters(state.policy)
     experience, points = (
         measuring.sampling.collect_group(source, (0, 0, 1, 64, 0), 1, 64),
-        [(a, b) for a in (0, 1, 3) for b in (0, 1, 3)],
+        [(0, 0), (1, 0), (3, 0), (0, 1), (0, 3)],
     )
     step, surrogates = module.take_step(source, (0, 0), experience, points)
     rng = measuring.sampling.generator(source, 0, 0, 0)
@@ -420,24 +421,19 @@ def pool():
         yield executor
 
 
-def cut(cells, along, across, name):
-    """A number along one direction of a checkpoint's surface."""
-    return [cell[name] for cell in cells if cell[across] == 0 and cell["reward_pairs"] == 100]
-
-
-def surfaces(cells):
-    """For each checkpoint and step size the four cuts that a row of the figure shows."""
-    found = {}
+def changes(cells):
+    """For each checkpoint and number of pairs, what its two panels show along the step and along the random one."""
+    found, lines = {}, []
     for cell in cells:
         found.setdefault(cell["iteration"], {}).setdefault(cell["step_pairs"], []).append(cell)
-    directions = ("step", "random"), ("random", "step")
-    return [
-        (4 * row + 2 * k + column, cut(of_step, *directions[k], name))
-        for row, steps in enumerate(found.values())
-        for of_step in steps.values()
-        for k in (0, 1)
-        for column, name in enumerate(("surrogate", "mean"))
-    ]
+    for row, of_pairs in enumerate(found.values()):
+        for column, of_step in enumerate(of_pairs.values()):
+            place = 2 * row * len(of_pairs) + column
+            for across in ("step", "random"):
+                cut = [x for x in of_step if x[across] == 0]
+                lines.append((place, [x["change"]["mean"] for x in cut]))
+                lines.append((place + len(of_pairs), [x["surrogate"] - cut[0]["surrogate"] for x in cut]))
+    return lines
 
 
 # What the figure of each call is to show: in which of its axes the numbers of which line, and the axes' labels.
@@ -463,8 +459,8 @@ SHOWN = {
         {"iteration", "mean error,\nheld out", "mean error,\ntraining batch", "median error,\nheld out"},
     ),
     "landscape": (
-        surfaces,
-        {"along the random direction\n(1 = a Gaussian vector of norm 2)", "surrogate", "true reward"},
+        changes,
+        {"iteration 0\nreward", "iteration 0\nsurrogate"},
     ),
     "trust_region": (
         lambda cells: [
@@ -536,7 +532,7 @@ def test_a_worker_that_dies_is_one_line(capsys):
 
 
 def test_what_is_drawn_ahead_comes_in_order_and_not_all_at_once():
-    """Two results are drawn beside the one that is used, with so many steps each, and with few, one for each worker."""
+    """With many steps each, one result is drawn ahead of the one that is used; with few, one for each worker."""
     for steps, ahead in ((10**6, 1), (1, 2)):
         begun = []
         with ThreadPoolExecutor(3) as threads:
@@ -556,7 +552,7 @@ def test_numbers_say_what_measured_them(known, tmp_path, capsys, monkeypatch):
     def measure(*extra):
         measuring.runs.note.cache_clear()
         load("value").main([*flags, "--heldout-pairs", "300", *extra])
-        *_, cell = cells(tmp_path, "value")  # of those with the same settings the last counts
+        *_, cell = cells(tmp_path, "value")  # if several have the same settings, the last one counts
         assert cell["versions"]["torch"] == torch.__version__
         assert measuring.runs.label_runs(settings, (f"CHAIN={cell['setting']}",)) == {known / "chain": "CHAIN"}
         return cell["measured_by"], re.findall(r"another version of (\S+);", capsys.readouterr().err)
@@ -582,8 +578,30 @@ def test_numbers_say_what_measured_them(known, tmp_path, capsys, monkeypatch):
     assert measure() == (edited, ["value.py", "intervals.py"])
 
 
+def test_published_numbers_say_whose_they_are(known, tmp_path):
+    """From each run's config.json: the name of a folder may lie."""
+    shutil.copytree(known / "chain_rate", tmp_path / "Hopper-v5__trpo__seed9")
+    out, published = tmp_path / "out", tmp_path / "evaluate.json"
+    flags = [str(known / "chain2"), str(tmp_path / "Hopper-v5__trpo__seed9"), "--labels", "FAST=ppo policy-lr=0.001"]
+    flags += ["--out", str(out), "--json", str(published), "--jobs", "1", "--episodes"]
+    load("evaluate").main([*flags, "101", "--checkpoints", "1"])
+    load("evaluate").main([*flags, "2", "--checkpoints", "1"])
+    load("evaluate").main([*flags, "2", "--checkpoints", "1", "1", "--overwrite"])  # in place of the same, and once
+    kept, found = cells(out, "evaluate"), json.loads(published.read_text())
+    whose = [("ppo", "environments:Chain-v0", 2), ("FAST", "environments:Chain-v0", 1)]
+    assert [(x["agent"], x["env_id"], x["run_seed"]) for x in found] == 2 * whose
+    assert [x["episodes"] for x in found] == [101, 101, 2, 2] and len(kept) == 6
+    for cell, whole in zip(found, [*kept[:2], *kept[4:]]):
+        of_run = {name: cell[name] for name in ("agent", "env_id", "run_seed")}
+        if cell["episodes"] == 101:  # more than a published file keeps
+            assert len(whole["returns"].pop("all")) == len(whole["lengths"].pop("all")) == 101
+        assert cell == of_run | whole
+        assert cell["measured_by"]["ppo.py"] == hashlib.sha256((ROOT / "algos/ppo.py").read_bytes()).hexdigest()[:12]
+    assert str(tmp_path) not in published.read_text()
+
+
 def test_kill_and_continue_equals_uninterrupted(known, tmp_path):
-    flags = "--checkpoints 0 1 --grid 4 --step-pairs 64 --reward-pairs 400".split()
+    flags = "--checkpoints 0 1 --grid 8 --step-pairs 64 --reward-pairs 400".split()
     command, path = call("landscape", [known / "ppo"], tmp_path / "killed", *flags), tmp_path / "killed/landscape.jsonl"
     measured = 0
     for jobs, how, status, message in (
@@ -596,7 +614,7 @@ def test_kill_and_continue_equals_uninterrupted(known, tmp_path):
             time.sleep(0.01)
         process.send_signal(how)
         assert message in process.communicate()[1] and process.returncode == status
-        assert measured < (measured := len(cells(path.parent, "landscape"))) < 32
+        assert measured < (measured := len(cells(path.parent, "landscape"))) < 30
     for out in ("killed", "whole"):
         load("landscape").main([str(known / "ppo"), "--out", str(tmp_path / out), "--jobs", "1", *flags])
     assert cells(tmp_path / "killed", "landscape") == cells(tmp_path / "whole", "landscape")
@@ -629,7 +647,7 @@ def test_reinforce_is_measured_or_refused(known, name, tmp_path, capsys):
         assert ended.value.code == 2 and "no value network" in capsys.readouterr().err
 
 
-def test_kept_numbers_continue_after_a_torn_line_and_from_an_older_file(known, tmp_path, capsys):
+def test_kept_numbers_continue_after_a_torn_line(known, tmp_path, capsys):
     flags = [str(known / "ppo"), "--out", str(tmp_path), "--jobs", "1", "--heldout-pairs", "300", "--checkpoints"]
     path = tmp_path / "value.jsonl"
     load("value").main([*flags, "0", "1"])
@@ -638,25 +656,20 @@ def test_kept_numbers_continue_after_a_torn_line_and_from_an_older_file(known, t
         path.write_text(first + torn)
         load("value").main([*flags, "0", "1"])
         assert path.read_text().splitlines(keepends=True) == whole  # the first is kept, the second measured again
-    path.unlink()
-    (tmp_path / "value.json").write_text(json.dumps([json.loads(first)]))
-    load("value").main([*flags, "0", "1"])
-    assert path.read_text().splitlines(keepends=True) == whole
-    path.write_text("".join([json.dumps(json.loads(first) | dict(gamma=7)) + "\n", *whole]))  # the last counts
+    path.write_text("".join([json.dumps(json.loads(first) | dict(gamma=7)) + "\n", *whole]))  # the last one counts
     load("value").main([*flags, "0", "--overwrite"])
     assert path.read_text().splitlines(keepends=True)[1:] == [*whole, first]
 
 
-@pytest.mark.parametrize("name", CALLS)
-def test_numbers_in_use_or_damaged_are_left_alone(known, name, tmp_path, capsys):
-    path, arguments = tmp_path / f"{name}.jsonl", [str(known / "ppo"), "--out", str(tmp_path), "--jobs", "1"]
+def test_numbers_in_use_or_damaged_are_left_alone(known, tmp_path, capsys):
+    path, arguments = tmp_path / "value.jsonl", [str(known / "ppo"), "--out", str(tmp_path), "--jobs", "1"]
     with measuring.kept.locked(path), pytest.raises(SystemExit) as ended:
-        load(name).main(arguments)
+        load("value").main(arguments)
     assert ended.value.code == 2 and "in use by another process" in capsys.readouterr().err
     for damaged in ("[\n", "1\n", "[1]\n"):
         path.write_text(damaged)
         with pytest.raises(SystemExit) as ended:
-            load(name).main(arguments)
+            load("value").main(arguments)
         assert ended.value.code == 2 and "is damaged" in capsys.readouterr().err
         assert path.read_text() == damaged and {x.suffix for x in tmp_path.iterdir()} == {".jsonl", ".lock"}
 
@@ -678,8 +691,8 @@ def initial_state(args, actors):
 """
 
 
-@pytest.mark.parametrize("name", CALLS)
-def test_bad_input(known, name, tmp_path, capsys):
+def test_bad_input(known, tmp_path, capsys):
+    """What all diagnostics refuse alike is tried with one of them, and beside it what is each one's own."""
     (tmp_path / "empty").mkdir()
     shutil.copytree(known / "ppo", tmp_path / "bare")
     for path in checkpoints(tmp_path / "bare"):
@@ -699,7 +712,6 @@ def test_bad_input(known, name, tmp_path, capsys):
     (tmp_path / "link").symlink_to(known / "ppo")
     shutil.copytree(known / "ppo", tmp_path / "copy")
     ppo, raw, out, one_job = str(known / "ppo"), str(known / "raw"), ("--out", str(tmp_path)), ("--jobs", "1")
-    size = CALLS[name].split()[0]
     refused = {
         (): "name one run folder or more",
         (str(tmp_path / "none"),): "no such run",
@@ -720,29 +732,31 @@ def test_bad_input(known, name, tmp_path, capsys):
         (str(tmp_path / "unreadable"),): "config.json: Input/output error",
         (ppo, "--out", str(tmp_path / "file" / "x")): "--out",
         (ppo, "--out", "/proc"): "cannot write to /proc: ",
+        (ppo, "--json", str(tmp_path / "none" / "x.json"), *out): "must be a .json file in a folder that exists",
+        (ppo, "--json", str(tmp_path / "x.txt"), *out): "must be a .json file in a folder that exists",
+        (ppo, "--labels", "PPO=ppo no-tanh"): "no run is ppo no-tanh",
         (ppo, "--jobs", "0"): "--jobs 0: must be 1 or more",
-        (ppo, size, "-5"): f"{size} -5: must be ",
-        (ppo, size, str(10**20)): f"{size} {10**20}: must be 1,000",
         (ppo, raw): "--out",
         (ppo, ppo, *out): f"{ppo} and {ppo} are the same run, twice",
         (ppo, str(tmp_path / "copy"), *out): "the same run, twice",
         (str(tmp_path / "link"), raw, ppo, *out): "the same run, twice",
         (ppo, str(known / "chain"), "--out", str(tmp_path)): "different environments",
     }
-    if name == "evaluate":
-        refused[ppo, "--video", str(tmp_path / "file" / "x.gif")] = "--video"
-        (tmp_path / "folder.gif").mkdir()
-        refused[ppo, "--video", str(tmp_path / "folder.gif")] = "is a folder"
-    if name == "landscape":
-        shutil.copytree(known / "raw", tmp_path / "again" / "ppo")
-        refused[ppo, str(tmp_path / "again" / "ppo"), "--out", str(tmp_path)] = "folders of the same name"
-    if name != "landscape":
-        refused[ppo, "--labels", "PPO=ppo no-tanh"] = "no run is ppo no-tanh"
+    refused = {("value", *arguments): part for arguments, part in refused.items()}
+    for name, size in ((name, flags.split()[0]) for name, flags in CALLS.items()):
+        refused[name, ppo, size, "-5"] = f"{size} -5: must be "
+        refused[name, ppo, size, str(10**20)] = f"{size} {10**20}: must be 1,000"
+    (tmp_path / "folder.gif").mkdir()
+    refused["evaluate", ppo, "--video", str(tmp_path / "file" / "x.gif")] = "--video"
+    refused["evaluate", ppo, "--video", str(tmp_path / "folder.gif")] = "is a folder"
+    refused["evaluate", ppo, "--video", str(tmp_path / "x.mp4")] = "must end in .gif"
+    minibatches = "--step-pairs 7: less than two for each of the 4 minibatches"
+    refused["landscape", ppo, "--checkpoints", "0", "--step-pairs", "7"] = minibatches
     before = {path: path.stat().st_mtime_ns for path in known.folder.rglob("*")}
-    for arguments, part in refused.items():
+    for (name, *arguments), part in refused.items():
         capsys.readouterr()
         with patch("sys.argv", [f"{name}.py"]), pytest.raises(SystemExit) as ended:
-            load(name).main(list(arguments))
+            load(name).main(arguments)
         message = capsys.readouterr().err.splitlines()[-1]
         assert ended.value.code == 2 and part in message and message.startswith(f"{name}.py: "), arguments
     assert {path: path.stat().st_mtime_ns for path in known.folder.rglob("*")} == before

@@ -162,15 +162,17 @@ def test_noise_scale_has_no_bias():
     assert any(x["pairs"] is None for x in found)
 
 
-@pytest.mark.parametrize("P, noise", [(200, 0.2), (20, 2), (200, 20)])
+@pytest.mark.parametrize("P, noise", [(40, 5e-4), (200, 0.2), (20, 2), (200, 20)])
 def test_interval_of_the_noise_scale_holds_it(P, noise):
-    """Whether an estimate is more signal than noise, as much, or twenty times as much noise."""
+    """Whether an estimate has hardly any noise, is more signal than noise, as much, or twenty times as much noise."""
     module, rng = load("gradient"), np.random.default_rng(1)
     pairs, held = 1000, 0
     for _ in range(200):
         gradients = (1 + rng.normal(size=(10, P)) * noise**0.5) / P**0.5  # |g|^2 = 1, tr(S) = 1000 noise
         low, high = module.noise_scale(gradients, pairs, 200)["interval"]
         held += (low is not None and low < pairs * noise) and (high is None or pairs * noise < high)
+        if noise < 0.1:  # then the interval is narrow, too
+            assert 0.3 * pairs * noise < low < high < 4 * pairs * noise
     assert 174 <= held <= 199
 
 
@@ -209,20 +211,6 @@ def cell_with(iteration, inverse, interval, cosine=0.25):
     return dict(
         iteration=iteration, noise_scale={load("gradient").NETWORK: scale}, batch_size=2048, pairs=[2048], **cosines
     )
-
-
-@pytest.mark.parametrize(("B", "pairs"), [(47, 100_000), (47, 2000), (2000, 100_000), (50_000, 100_000)])
-def test_the_interval_of_the_noise_scale_holds_that_of_an_explicit_covariance(B, pairs):
-    """Ten estimates of a gradient of length 1, whose covariance is diagonal; also where B is far below their pairs."""
-    module, rng, held = load("gradient"), np.random.default_rng(0), []
-    for _ in range(100):
-        mean, variances = rng.normal(size=40), rng.exponential(size=40)
-        covariance = variances * B / variances.sum() / pairs
-        found = module.noise_scale(mean / np.linalg.norm(mean) + rng.normal(size=(10, 40)) * covariance**0.5, pairs)
-        low, high = found["interval"]
-        assert 0.3 * B < low and high < 4 * B
-        held.append(low <= B <= high)
-    assert np.mean(held) >= 0.85
 
 
 def test_noise_scale_in_words():

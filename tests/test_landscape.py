@@ -1,7 +1,6 @@
 """Landscapes and evaluation: differences, common random numbers and curves that are known."""
 
 import json
-from itertools import product
 
 import measuring.figures
 import measuring.intervals
@@ -13,7 +12,6 @@ import pytest
 import torch
 from conftest import ROOT, load
 from environments import Bandit, Chain
-from matplotlib.figure import Figure
 
 
 def sourced(folder, iteration=0):
@@ -47,7 +45,7 @@ def test_change_by_a_step_is_the_exact_difference_and_closer_for_the_pairing(kno
     source, policy, start = sourced(known / name)
     experience, points = (
         measuring.sampling.collect_group(source, (0, 0, 1, 64, 0), 1, 64),
-        [(0, 0), (0, 1), (1, 0), (1, 1)],
+        [(0, 0), (1, 0), (0, 1)],
     )
     step, _ = load("landscape").take_step(source, (0, 0), experience, points)
     random = load("landscape").random_direction(source, measuring.sampling.generator(source, 0, 0, 0))
@@ -63,16 +61,16 @@ def test_change_by_a_step_is_the_exact_difference_and_closer_for_the_pairing(kno
             assert measuring.intervals.t_interval(returns) == pytest.approx(cell["interval"], rel=1e-4)
             again = measuring.intervals.paired_change(before_step, returns)["interval"]
             assert again == pytest.approx(change["interval"], rel=1e-4, abs=1e-4)
-    by_step = found[2]["change"]
-    unpaired = 2 * 1.96 * (2 / found[2]["episodes"]) ** 0.5 * found[2]["std"]
+    by_step = found[1]["change"]
+    unpaired = 2 * 1.96 * (2 / found[1]["episodes"]) ** 0.5 * found[1]["std"]
     assert by_step["interval"][1] - by_step["interval"][0] == pytest.approx(by_step["pairing"] * unpaired, rel=0.05)
     assert by_step["pairing"] < 0.2  # the resets and the noise, common to both, are nearly all of the variance
     assert found[0]["change"]["mean"] == 0 and found[0]["change"]["interval"] == [0, 0]
     numbers = measuring.intervals.text(by_step, "{:+,.3g}".format)
-    gain = found[2]["surrogate"] - found[0]["surrogate"]
+    gain = found[1]["surrogate"] - found[0]["surrogate"]
     assert line.startswith(f"iteration 0, step from 64 pairs: surrogate {gain:+.3g}, reward {numbers} over ")
     text = f"episodes; pairing by seed narrows the interval to {by_step['pairing']:.2f} of its width"
-    assert f"over {found[2]['episodes']:,} {text}" in line
+    assert f"over {found[1]['episodes']:,} {text}" in line
 
 
 def test_paired_interval_by_hand():
@@ -147,9 +145,9 @@ def test_noise_of_a_seed_is_the_same_for_every_policy(known):
 
 def test_points_of_several_steps_share_what_is_not_on_the_step(known, tmp_path):
     found = landscape(known / "raw", tmp_path, *"--grid 3 --step-pairs 64 200 --reward-pairs 200".split())
-    few, many = found[:9], found[9:]
-    assert [cell["mean"] for cell in few[:3]] == [cell["mean"] for cell in many[:3]]
-    assert [cell["mean"] for cell in few[3:]] != [cell["mean"] for cell in many[3:]]
+    few, many = ([cell["mean"] for cell in of_step] for of_step in (found[:5], found[5:]))  # 0, two steps, two others
+    assert few[0] == many[0] and few[3:] == many[3:]
+    assert few[1:3] != many[1:3]
     assert len({cell["episodes"] for cell in found}) == 1
     # A point measured later, alone, is compared with the same episodes.
     path = tmp_path / "landscape.jsonl"
@@ -157,17 +155,6 @@ def test_points_of_several_steps_share_what_is_not_on_the_step(known, tmp_path):
     path.write_text("".join(json.dumps(cell) + "\n" for cell in kept))
     again = landscape(known / "raw", tmp_path, *"--grid 3 --step-pairs 64 200 --reward-pairs 200".split())
     assert sorted(map(str, again)) == sorted(map(str, found))
-
-
-def test_concentration_has_seeds_of_its_own_at_every_point(known, tmp_path):
-    flags = "--grid 2 --reward-pairs 300 --concentration 300".split()
-    found = landscape(known / "bandit", tmp_path, *flags)
-    common_seeds, own = found[:4], found[4:]
-    assert [cell["common_seeds"] for cell in found] == [True] * 4 + [False] * 4
-    assert all("change" not in cell for cell in own)
-    source, _, start = sourced(known / "bandit")
-    first = [total for total, _ in measuring.sampling.play_seeds(source, (0, 0, 2), 0, 300, start)]
-    assert common_seeds[0]["mean"] == pytest.approx(np.mean(first)) != own[0]["mean"]
 
 
 @pytest.mark.parametrize("grid", range(2, 12))
@@ -178,44 +165,27 @@ def test_zero_and_one_are_among_the_ticks(grid):
     assert grid not in (4, 7, 10) or ticks == pytest.approx(np.linspace(0, 3, grid))
 
 
-def test_contours_have_the_step_on_x():
-    module = load("landscape")
-    surface = [dict(step=a, random=b, mean=10.0 * a + b) for a, b in product((0, 1, 2, 3), repeat=2)]
-    axis = Figure().subplots()
-    contours = module.draw_surface(axis, surface, "mean", module.scale_of([surface], "mean"))
-    low, high = contours.levels[0], contours.levels[-1]
-    assert low <= 0 and high >= 33
-    for path, bottom, top in zip(contours.get_paths(), contours.levels, contours.levels[1:]):
-        value = path.vertices @ [10, 1]
-        assert len(value) == 0 or bottom - 1e-6 <= value.min() <= value.max() <= top + 1e-6
-    [arrow] = axis.texts
-    assert (arrow.xyann, arrow.xy) == ((0, 0), (1, 0))
-
-
-def test_cuts_of_a_row_share_their_scales(known, tmp_path, monkeypatch):
-    figures, module = {}, load("landscape")
-    monkeypatch.setattr(measuring.figures, "save_figure", lambda figure, path: figures.update({path.name: figure}))
-    flags = "--grid 3 --reward-pairs 300 --concentration 60 120 --labels PPO-M=ppo".split()
-    found = landscape(known / "bandit", tmp_path, *flags)
-    assert list(figures) == ["landscape", "landscape_surfaces", "landscape_concentration"]
-    surrogate, reward, surrogate_random, reward_random = figures["landscape"].axes
-    for first, second, name in ((surrogate, surrogate_random, "surrogate"), (reward, reward_random, "mean")):
-        values = [cell[name] for cell in found[:9] if 0 in (cell["step"], cell["random"])]
-        assert first.get_ylim() == second.get_ylim()
-        assert first.get_ylim()[0] <= min(values) and max(values) <= first.get_ylim()[1]
-    norm = f"{found[0]['step_norm']:.2g} from 64 pairs)"
-    assert surrogate.get_xlabel() == reward.get_xlabel() == f"along the step (1 = the whole step, whose norm is\n{norm}"
-    assert surrogate_random.get_xlabel() == reward_random.get_xlabel() == module.RANDOM
-    line = surrogate.lines[0]
-    np.testing.assert_array_equal(line.get_xydata(), [(c["step"], c["surrogate"]) for c in found[:9:3]])
-    assert (line.get_label()[:11], line.get_color()) == ("PPO-M, step", measuring.figures.COLOURS["ppo_m"])
-    line = reward_random.lines[0]
-    np.testing.assert_array_equal(line.get_xydata(), [(c["random"], c["mean"]) for c in found[:3]])
-    assert surrogate.lines[-1].get_xdata() == [1, 1]
-    for axis, along, points in ((reward, "step", found[:9:3]), (reward_random, "random", found[:3])):
-        corners = axis.collections[0].get_paths()[0].vertices  # of the band of what is tested, the change from 0
-        ends = [(x[along], x["change"]["before"] + end) for x in points for end in x["change"]["interval"]]
-        assert all(np.isclose(corners, end).all(1).any() for end in ends)
+def test_the_picture_has_a_line_per_run_with_the_tested_intervals(known, tmp_path, figures):
+    flags = "--checkpoints 0 1 --jobs 1 --grid 3 --reward-pairs 100 --step-pairs 64 --labels PPO-M=ppo".split()
+    load("landscape").main([str(known / "chain"), str(known / "chain2"), "--out", str(tmp_path), *flags])
+    found = cells(tmp_path, "landscape")
+    assert sorted(figures) == ["landscape.pdf", "landscape.png"]
+    axes = figures["landscape.png"].axes
+    assert [axis.get_ylabel().split("\n")[0] for axis in axes] == ["iteration 0"] * 2 + ["iteration 1"] * 2
+    assert axes[0].get_title() == "PPO-M\nfrom 64 pairs"
+    for row, iteration in enumerate((0, 1)):
+        panel, drawn = axes[2 * row], []
+        for along, across in (("step", "random"), ("random", "step")):
+            for k, run in enumerate(("chain", "chain2")):
+                cut = [x for x in found if (x["run"], x["iteration"], x[across]) == (run, iteration, 0)]
+                beside = load("landscape").BESIDE * (k - 0.5 + 0.5 * (along == "random"))
+                x = np.array([cell[along] for cell in cut]) + beside
+                bars = [[(at, end) for end in cell["change"]["interval"]] for at, cell in zip(x, cut)]
+                np.testing.assert_allclose(panel.collections[len(drawn)].get_segments(), bars)
+                drawn.append([(at, cell["change"]["mean"]) for at, cell in zip(x, cut)])
+        lines = [line for line in panel.lines if len(line.get_xdata()) == 3]
+        np.testing.assert_allclose([line.get_xydata() for line in lines], drawn)
+        assert {line.get_color() for line in lines[:2]} == {measuring.figures.COLOURS["ppo_m"]}
 
 
 def test_evaluation_through_training(known, tmp_path, capsys):
@@ -290,10 +260,3 @@ def test_curves_are_means_over_runs_as_far_as_all_have_come(known, monkeypatch, 
         flags = ["--out", str(tmp_path), "--jobs", "1", "--episodes", "2", "--checkpoints", *chosen.split()]
         module.main([str(known / "chain"), *flags])
     assert drawn == ["episodes", "curves"]
-
-
-def test_a_dot_in_the_name_of_a_run_keeps_its_figures_apart(figures, tmp_path):
-    for name in ("landscape_ppo__policy-lr=0.0003", "landscape_ppo__policy-lr=0.0003_surfaces", "landscape.jsonl"):
-        measuring.figures.save_figure(measuring.figures.new_figure(1, 1, (2, 2))[0], tmp_path / name)
-    names = "landscape", "landscape_ppo__policy-lr=0.0003", "landscape_ppo__policy-lr=0.0003_surfaces"
-    assert sorted(figures) == sorted(name + suffix for name in names for suffix in (".pdf", ".png"))

@@ -184,7 +184,7 @@ def test_clipped_objective_has_the_gradient_of_each_pair():
 
 
 def torch_adam(network, saved, lr):
-    """torch's Adam where ours stands."""
+    """torch's Adam in place of ours."""
     adam, sizes = torch.optim.Adam(network.parameters(), lr, eps=1e-5), [p.numel() for p in network.parameters()]
     *moments, t = saved
     for p, m, v in zip(network.parameters(), *(x.split(sizes) for x in moments)):
@@ -311,7 +311,7 @@ def test_an_environment_may_end_its_episodes_with_a_number():
     np.testing.assert_allclose(batch["value_targets"], expected, rtol=1e-5)
 
 
-def test_update_is_torchs_adam_on_losses_written_anew():
+def test_update_is_torchs_adam_on_losses_written_again():
     narrow = dict(value_clip_eps=0.005, max_grad_norm=0.3)  # so that both act
     script, args, state = start("ppo", entropy_coef=0.01, bound_action="tanh", **narrow)
     iterate(script, args, state)  # so that the optimizers have moments and the lr is annealed

@@ -114,7 +114,7 @@ def test_quantities_by_hand(known, tmp_path):
     assert found["std"] == pytest.approx(np.abs(std_new / std_old - 1).max(), rel=1e-6)
 
 
-def test_step_of_the_episode_goes_on_from_the_last_rollout_of_each_actor():
+def test_step_of_the_episode_continues_from_the_last_rollout_of_each_actor():
     ends = np.zeros(10, bool)
     ends[[1, 4, 9]] = True  # two actors of 5 steps; the first one's episode ends within
     experience = dict(obs=np.zeros((10, 1)), terminations=ends & (np.arange(10) == 1), ends=ends)
@@ -140,11 +140,11 @@ def test_interval_is_corrected_for_the_number_of_updates():
         assert found["visible"] == pytest.approx((t + 0.9784723) * error, rel=1e-4)
 
 
-def test_a_wider_range_keeps_what_is_measured_and_equals_it_anew(known, tmp_path):
+def test_a_wider_range_keeps_what_is_measured_and_equals_a_new_one(known, tmp_path):
     narrow = replay(known / "few_ppo", 1, 2, tmp_path / "kept")
     wide = replay(known / "few_ppo", 0, 3, tmp_path / "kept")
     assert wide[0] == narrow[0] and [cell["iteration"] for cell in wide] == [1, 0, 2]
-    assert replay(known / "few_ppo", 0, 3, tmp_path / "anew") == sorted(wide, key=lambda cell: cell["iteration"])
+    assert replay(known / "few_ppo", 0, 3, tmp_path / "new") == sorted(wide, key=lambda cell: cell["iteration"])
 
 
 def test_what_is_not_as_it_was_is_said(known, tmp_path, capsys):
@@ -160,7 +160,7 @@ def test_what_is_not_as_it_was_is_said(known, tmp_path, capsys):
     out = capsys.readouterr().out
     assert "iter_000002.pt: the replay differs from it in value_adam\n" in out
     assert [cell["unlike_progress"] for cell in cells][0] == ["mean_kl"] and "mean_kl of iteration 1" in out
-    # It went on from the changed checkpoint, so that the one after is not what follows from it.
+    # It continued from the changed checkpoint, so the one after is not what follows from it.
     assert cells[1]["unlike_checkpoint"] and cells[1]["checkpoint_iteration"] == 2
 
 

@@ -26,7 +26,7 @@ def test_script_metadata_has_the_pins_of_requirements(algo):
 
 
 def test_readme_commands_are_understood(runs, monkeypatch):
-    """The scripts take every argument of the commands that stand on a line of their own, or after &&."""
+    """The scripts take every argument of the commands that have a line of their own, or after &&."""
     blocks = re.findall(r"```bash\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     lines = [shlex.split(part, comments=True) for x in blocks for y in x.splitlines() for part in y.split("&&")]
     understood = dict(algos=0, diagnostics=0, experiments=0)
@@ -51,7 +51,7 @@ def test_readme_commands_are_understood(runs, monkeypatch):
     assert all(number >= 3 for number in understood.values()), understood
 
 
-def test_readme_shows_the_loop_as_it_stands():
+def test_readme_shows_the_loop_as_it_is():
     source = (ROOT / "algos" / "ppo.py").read_text()
     [loop] = [x for x in re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL) if "def " in x]
     assert loop in source

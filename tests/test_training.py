@@ -109,7 +109,7 @@ def test_contract_replays_training_and_a_checkpoint_is_everything(algo, env_id, 
 
 @pytest.mark.parametrize("algo", ALGOS)
 def test_the_seed_decides_the_bits(algo):
-    first, again, other = (trace.__wrapped__(algo, seed=seed) for seed in (1, 1, 2))  # anew, not remembered
+    first, again, other = (trace.__wrapped__(algo, seed=seed) for seed in (1, 1, 2))  # traced again, not remembered
     assert_same(first, again)
     assert not any(torch.equal(first[name], other[name]) for name in ("networks", "actions", "policy_3"))
     a, b, c = (start(algo, seed=seed)[2].rng.random() for seed in (1, 1, 2))
@@ -127,7 +127,7 @@ KILLED = [
 
 
 def interrupt_at(checkpoint, process, folder, interrupt):
-    """Waits until a process has written so many checkpoints, interrupts it, and leaves a row that it was writing."""
+    """Waits until a process has written this many checkpoints, interrupts it, and leaves a row that it was writing."""
     while len(checkpoints(folder)) < checkpoint:
         assert process.poll() is None
         time.sleep(0.01)
@@ -195,7 +195,7 @@ def test_compiled_run_continues_to_the_same_bits_in_another_process(runs):
             assert_same(getattr(after, part).state_dict(), stored[part])
 
 
-def test_episodes_begin_anew_after_each_checkpoint_and_go_on_elsewhere():
+def test_new_episodes_begin_after_each_checkpoint_and_continue_elsewhere():
     script, args, state = start(
         "ppo", env_id="environments:Clock-v0", num_envs=2, num_steps=7, num_minibatches=1, checkpoint_every=2
     )
@@ -262,7 +262,7 @@ def test_a_full_disk_loses_nothing(room, long_run, runs):
     assert progress(folder) == progress(whole) and len(progress(whole)) == 20
 
 
-def test_finished_run_is_left_alone_and_overwrite_starts_anew(runs, capsys):
+def test_finished_run_is_left_alone_and_overwrite_starts_again(runs, capsys):
     flags, script = flags_of("ppo", total_timesteps=512), load("ppo")
     script.main(flags)
     [folder] = (runs / "runs").iterdir()
@@ -337,7 +337,7 @@ def test_needs_neither_linux_nor_a_compiler(algo, runs):
 
 
 # Eager: compiled is the same (test_mathematics.py). PPO-M, PPO-NoClip and TRPO follow from test_algorithms.py: each is,
-# to the bit, one of these with other flags.
+# bit for bit, one of these with other flags.
 LEARNING = {
     "ppo": "--total-timesteps 40000 --num-steps 512 --policy-epochs 5 --value-epochs 5 --policy-lr 1e-3",
     "trpo_plus": "--total-timesteps 20000 --num-steps 1024 --value-epochs 5 --value-lr 1e-3",

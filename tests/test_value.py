@@ -270,16 +270,3 @@ def test_settings_can_be_told_apart_without_colours():
     looks = [measuring.figures.tell_apart(look) for look in looks.values()]
     assert len({(look["marker"], look["fillstyle"], look["linestyle"]) for look in looks}) == len(looks)
     assert ":" not in {look["linestyle"] for look in looks}  # dotted is what is not measured
-
-
-@pytest.mark.parametrize("n", (3, 6, 30))
-def test_t_intervals_cover_the_mean(n):
-    """How often the 95 % interval of n returns holds their mean; returns are drawn from a normal distribution."""
-    draws = np.random.default_rng(0).normal(size=(2000, n))
-
-    def coverage(interval):
-        return np.mean([low < 0 < high for low, high in map(interval, draws)])
-
-    assert coverage(measuring.intervals.t_interval) == pytest.approx(
-        0.95, abs=0.015
-    )  # three standard errors of 2,000 draws

@@ -138,8 +138,7 @@ def title(cells: list[dict[str, Any]]) -> str:
 def save_figure(figure: Figure, path: Path) -> None:
     """Adds one legend for all lines above the panels, makes room for it, and saves the figure as PNG and PDF."""
     for axis in figure.axes:
-        if axis.name != "3d":
-            axis.spines[["top", "right"]].set_visible(False)
+        axis.spines[["top", "right"]].set_visible(False)
     lines = {label: line for axis in figure.axes[::-1] for line, label in zip(*axis.get_legend_handles_labels())}
     if lines:
         width, height = figure.get_size_inches()
@@ -148,7 +147,6 @@ def save_figure(figure: Figure, path: Path) -> None:
         columns = len(texts) if sum(widths) < width else max(1, min(len(texts), int(width / max(widths))))
         figure.set_figheight(height + 0.19 * sum(text.count("\n") + 1 for text in texts) / columns)
         figure.legend(lines.values(), texts, loc="outside upper center", ncols=columns, frameon=False, fontsize=9)
-    name = path.name.removesuffix(".jsonl").removesuffix(".json")  # a run's name may have dots, as in policy-lr=0.0003
     for suffix in (".pdf", ".png"):
-        figure.savefig(path.with_name(name + suffix), dpi=150)
-    print(path.with_name(f"{name}.png"))
+        figure.savefig(path.with_suffix(suffix), dpi=150)
+    print(path.with_suffix(".png"))

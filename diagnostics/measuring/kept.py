@@ -42,9 +42,9 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def read_cells(path: Path) -> list[dict[str, Any]]:
-    """Reads what a diagnostic has kept. A .jsonl file has a line of JSON for each cell. A .json file, as in figures/
-    and as older versions wrote it, has a list of all cells. A last line that was not written to its end is left out.
-    Stops at a file that is neither."""
+    """Reads what a diagnostic has kept. A .jsonl file has a line of JSON for each cell. A .json file, as --json writes
+    it, has a list of all cells. A last line that was not written to its end is left out. Stops at a file that is
+    neither."""
     try:
         text = runs.read_file(path)
         cells = json.loads(text) if path.suffix == ".json" else [json.loads(line) for line in text.split("\n")[:-1]]
@@ -59,10 +59,8 @@ class Cells:
     """The cells of a .jsonl file to which more are being added. They are found by their checkpoint and settings."""
 
     def __init__(self, path: Path):
-        """Cuts off a torn last line. A new file begins with what an older version has kept in .json."""
-        self.path, self.by_checkpoint, old = path, {}, path.with_suffix(".json")
-        if not path.exists() and old.is_file():
-            path.write_text("".join(json.dumps(cell) + "\n" for cell in read_cells(old)))
+        """Cuts off a torn last line."""
+        self.path, self.by_checkpoint = path, {}
         for cell in read_cells(path) if path.exists() else ():
             self.remember(cell)
         written = path.read_bytes() if path.exists() else b""
@@ -157,6 +155,9 @@ def measure_missing(
     measured, and each is added to the file at once. If several cells have the same settings, the last one counts. A
     cell also says what measured its numbers, with which libraries, and of which setting the run is. Where code or
     libraries have changed since, a note says so in one line."""
+    if args.json and (args.json.suffix != ".json" or not args.json.parent.is_dir()):
+        runs.stop(f"--json {args.json}: must be a .json file in a folder that exists")
+    others = read_cells(args.json) if args.json and args.json.exists() else []  # stops if it is damaged
     with locked(path):
         cells, todo = Cells(path), []
         for x in unplanned(work):
@@ -168,7 +169,38 @@ def measure_missing(
         if todo:
             with contextlib.nullcontext(sample) if sample else sampling.sampler(args.jobs) as sample:
                 measure_in_turn(args, todo, cells, unit, sample)
-        return [cells.find(cell) for x in work for cell in x.cells]
+        found = [cells.find(cell) for x in work for cell in x.cells]
+    if args.json:
+        publish(args, work, found, others)
+    return found
+
+
+LONG = 100  # values; a published file leaves longer lists out, such as the returns from which a mean was computed
+
+
+def publish(args: Options, work: list[Work], cells: list[dict[str, Any]], others: list[dict[str, Any]]) -> None:
+    """Writes the cells of the work into --json. Each says of which agent (the label of its run's setting), environment
+    and seed its run is, as config.json has it. The others, which the file has already, stay except for those of the
+    same runs with the same settings."""
+    configs = {x.source.run: runs.read_config(x.source.run) for x in work}
+    settings = {run: runs.setting(config) for run, config in configs.items()}
+    labels, found = runs.label_runs(settings, getattr(args, "labels", ())), {}
+    for (run, asked), cell in zip(((x.source.run, asked) for x in work for asked in x.cells), cells):
+        of_run = dict(agent=labels[run], env_id=configs[run]["args"]["env_id"], run_seed=configs[run]["args"]["seed"])
+        key = tuple(sorted((name, str(x)) for name, x in asked.items() if name != "checkpoint"))
+        found[key] = of_run | without_long_lists(cell)
+    old = [x for x in others if not any(all(str(x.get(name)) == y for name, y in key) for key in found)]
+    new_file = args.json.with_suffix(".tmp")
+    new_file.write_text("[\n" + ",\n".join(map(json.dumps, [*old, *found.values()])) + "\n]\n")
+    new_file.replace(args.json)
+
+
+def without_long_lists(x: Any) -> Any:
+    """Returns the value without the lists of more than LONG values in it."""
+    if isinstance(x, dict):
+        short = {name: y for name, y in x.items() if not (isinstance(y, list) and len(y) > LONG)}
+        return {name: without_long_lists(y) for name, y in short.items()}
+    return [without_long_lists(y) for y in x] if isinstance(x, list) else x
 
 
 def unlike(args: Options, source: Source, cells: list[dict[str, Any]]) -> list[str]:

@@ -119,6 +119,8 @@ class Options:
     """seed of everything that is sampled here"""
     overwrite: bool = False
     """measure again what an earlier call has measured"""
+    json: Path | None = None
+    """also write the numbers of this call, each with its label, into this .json file, beside those of other calls"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,7 +208,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 def is_readers_own(module: str, folder: Path) -> bool:
     """Tells whether a module that a run's config.json names is the reader's own. Users' environments are called
     my_module:MyEnv-v0, so a run may name a module. But a run from elsewhere may not bring one, so the module must be
-    installed or stand in the working directory itself, and neither in the run's folder nor around it. (Python would
+    installed or lie in the working directory itself, and neither in the run's folder nor around it. (Python would
     also import runs.X.evil, from folders that nobody made a package.)"""
     top = module.partition(".")[0]
     spec = importlib.util.find_spec(top)  # which imports nothing

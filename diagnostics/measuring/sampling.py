@@ -102,7 +102,7 @@ def forget_other_settings(_: str) -> None:
     torch.compiler.reset()
 
 
-def next_iteration(source: Source, *_: Any) -> tuple:
+def next_iteration(source: Source) -> tuple:
     """Repeats the iteration that training took from a checkpoint, exactly. Returns the state before and after it, the
     statistics, the rollout and the batch."""
     script, args, state = training_state(source)
