@@ -726,6 +726,7 @@ def as_findings(page: dict[str, Any]) -> dict[str, Any]:
 
 def main(argv: list[str] | None = None) -> None:
     args = runs.read_options(Args, argv, __doc__)
+    torch.set_num_threads(1)  # with two, the updates that check the script take ten times as long
     opened, styles = runs.open_runs(args.runs, args.script), figures.run_styles(args.runs, args.labels)
     for folder in args.runs:
         read_columns(folder)
