@@ -28,12 +28,17 @@ class Args:
     """file to add their curves to"""
 
 
-def earned(progress: dict[str, np.ndarray], step: int) -> float | None:
-    """Returns the mean return of the episodes that ended in the EVERY environment steps before this one, by the
-    columns of progress.csv, or None where there are none."""
-    steps, returns = progress["global_step"], progress["episodic_return"]
-    rows = (steps > step - EVERY) & (steps <= step) & np.isfinite(returns)
-    return float(np.average(returns[rows], weights=progress["episodes"][rows])) if rows.any() else None
+def read_curve(folder: Path) -> tuple[float, list[float]]:
+    """Returns what a run's progress.csv says it earned: the mean return of the first iteration in which an episode
+    ended, and that of the episodes in each EVERY environment steps, nan where none ended."""
+    rows = [row for row in runs.read_progress(folder) if np.isfinite(float(row["episodic_return"] or "nan"))]
+    names = ("global_step", "episodic_return", "episodes")
+    steps, returns, episodes = np.array([[float(row[name]) for name in names] for row in rows]).reshape(-1, 3).T
+    curve, last = [], max((int(row["global_step"]) for row in runs.read_progress(folder)), default=0)
+    for step in range(EVERY, last + 1, EVERY):
+        here = (steps > step - EVERY) & (steps <= step)
+        curve.append(np.average(returns[here], weights=episodes[here]).item() if here.any() else np.nan)
+    return returns[0].item() if len(returns) else np.nan, curve
 
 
 def kind(config: dict[str, Any]) -> dict[str, Any]:
@@ -42,27 +47,30 @@ def kind(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def curves(folders: tuple[Path, ...]) -> dict[str, Any]:
-    """Returns steps [n], and the returns of each run there [runs, n]: None where a run has no number."""
-    configs, found = [runs.read_config(folder) for folder in folders], []
-    if len({config["args"]["env_id"] for config in configs}) > 1:
-        runs.stop("the runs to compare with are of different environments")
-    for folder in folders:
-        rows = runs.read_progress(folder)
-        names = ("global_step", "episodic_return", "episodes")
-        progress = {name: np.array([float(row[name] or "nan") for row in rows]) for name in names}
-        last = int(progress["global_step"].max(initial=0)) // EVERY * EVERY
-        found.append([earned(progress, step) for step in range(EVERY, last + 1, EVERY)])
-    most = max(map(len, found))
+    """Returns what runs earned: returns [runs, n], every EVERY environment steps until the first of them ends, and the
+    `untrained` [runs]. `kind` is what their settings have in common."""
+    configs = [runs.read_config(folder) for folder in folders]
+    env_ids = list(dict.fromkeys(config["args"]["env_id"] for config in configs))
+    if len(env_ids) > 1:
+        runs.stop(f"runs of different environments: {' and '.join(env_ids)}")
+    untrained, found = zip(*map(read_curve, folders))
     kinds = [kind(config) for config in configs]
     return dict(
-        env_id=configs[0]["args"]["env_id"],
-        kind=kinds[0] if all(x == kinds[0] for x in kinds) else None,
+        env_id=env_ids[0],
+        kind={name: x for name, x in kinds[0].items() if all(of_run.get(name) == x for of_run in kinds)},
         seeds=[config["args"]["seed"] for config in configs],
-        versions=configs[0]["versions"],
         script=configs[0]["script"][:12],
-        steps=list(range(EVERY, EVERY * most + 1, EVERY)),
-        returns=[[*x, *[None] * (most - len(x))] for x in found],
+        versions=configs[0]["versions"],
+        untrained=untrained,
+        returns=[curve[: min(map(len, found))] for curve in found],
     )
+
+
+def differing(reference: dict[str, Any], config: dict[str, Any]) -> list[str]:
+    """Returns the names of the arguments in which a run differs from the reference runs, "algo" among them. An agent
+    of Stable-Baselines3 is compared with ppo.py's as one of other settings."""
+    own = kind(config) | (dict(algo="ppo") if config["algo"] == "sb3" else {})
+    return [name for name, x in reference["kind"].items() if own.get(name) != x]
 
 
 def published(env_id: str) -> dict[str, Any] | None:
@@ -70,22 +78,19 @@ def published(env_id: str) -> dict[str, Any] | None:
     return json.loads(FILE.read_text()).get(env_id) if FILE.is_file() else None
 
 
-def at(reference: dict[str, Any], step: int) -> list[float]:
-    """Returns what each of the reference runs had earned at a step of theirs."""
-    if step not in reference["steps"]:
-        return []
-    column = [of_run[reference["steps"].index(step)] for of_run in reference["returns"]]
-    return [x for x in column if x is not None]
-
-
-def main() -> None:
-    args = tyro.cli(Args, description=__doc__)
+def main(argv: list[str] | None = None) -> None:
+    args = tyro.cli(Args, args=argv, description=__doc__)
     found = curves(args.runs or runs.stop("name one run folder or more"))
-    found["returns"] = [[x if x is None else round(x, 1) for x in of_run] for of_run in found["returns"]]
+    if not np.isfinite(found["returns"]).all():
+        runs.stop(f"these runs logged no return in some {EVERY:,} steps")
+    found["returns"] = np.round(found["returns"], 1).tolist()
+    found["untrained"] = np.round(found["untrained"], 1).tolist()
     known = json.loads(args.out.read_text()) if args.out.is_file() else {}
     known = dict(sorted((known | {found["env_id"]: found}).items()))
     args.out.write_text("{\n" + ",\n".join(f'"{env}": {json.dumps(x)}' for env, x in known.items()) + "\n}\n")
-    print(f"{args.out}: {found['env_id']}, {len(found['seeds'])} runs through {found['steps'][-1]:,} steps")
+    print(
+        f"{args.out}: {found['env_id']}, {len(found['seeds'])} runs through {EVERY * len(found['returns'][0]):,} steps"
+    )
 
 
 if __name__ == "__main__":

@@ -85,6 +85,7 @@ class Run(NamedTuple):
     cells: dict[str, list[dict[str, Any]]] = {}  # by the file that holds them, one for each measured iteration
     checked: int | None = None  # iteration of the checkpoint on which the script was checked
     faults: list[str] = []  # what the script computes wrongly
+    curve: list[float] = []  # what it earned, as reference.read_curve returns it
     reference: dict[str, Any] | None = None  # what others earned, as reference.curves returns it
 
     @property
@@ -257,16 +258,14 @@ def read_run(args: Args, sources: list[Source], style: dict[str, Any], out: Path
     bounds, critic = ((space.high - space.low) / 2).tolist() if bounded else None, runs.has_critic(sources[0])
     run = Run(folder.name, style, config, vars(script.Args()), read_columns(folder), stds, bounds, critic)
     checked = [x for x in sources if x is not sources[-1] or runs.can_step(x)][-1:] or sources
-    of_others = reference.published(config["args"]["env_id"])
-    if args.like:
-        of_others = reference.curves(args.like) | dict(like=True)
     return run._replace(
         last=max(saved),
         saved=saved,
         cells=cells_of_run([out, folder / "figures"], sources, run.batch_size),
         checked=checked[-1].iteration,
         faults=yardsticks.check(checked[-1], args.seed),
-        reference=of_others,
+        curve=reference.read_curve(folder)[1],
+        reference=reference.curves(args.like) if args.like else reference.published(config["args"]["env_id"]),
     )
 
 
@@ -332,13 +331,17 @@ def find_learning(run: Run) -> list[Finding]:
 
 
 def find_enough(run: Run) -> Finding:
-    """Compares what the run earned with what others had earned after as many steps."""
+    """Compares what the run logged with what others had logged after as many steps."""
     if run.reference is None:
-        return verdicts.judge_enough(None, [], 0, True)
-    steps = [step for step in run.reference["steps"] if step <= np.nanmax(run.progress["global_step"])]
-    step = max(steps, default=0)
-    alike = run.reference.get("like") or run.reference["kind"] == reference.kind(run.config)
-    return verdicts.judge_enough(reference.earned(run.progress, step), reference.at(run.reference, step), step, alike)
+        text = (
+            "Whether it learned enough cannot be told; `report.py RUN --like RUN ...` compares it with runs of yours."
+        )
+        return Finding(UNCLEAR, "no reference runs for this environment", text)
+    names, algo = (
+        reference.differing(run.reference, run.config),
+        run.reference["kind"].get("algo", "several algorithms"),
+    )
+    return verdicts.judge_enough(run.curve, run.reference, algo, names)
 
 
 def find_agreement(run: Run) -> list[Finding]:
@@ -714,7 +717,7 @@ def as_findings(page: dict[str, Any]) -> dict[str, Any]:
     found = []
     for section in page["sections"]:
         for run, findings in zip(page["runs"], section["found"]):
-            found += [dict(run=run["name"], section=section["title"], **x._asdict()) for x in findings]
+            found += [dict(run=run["folder"], section=section["title"], **x._asdict()) for x in findings]
     return dict(env_id=page["env_id"], findings=found)
 
 
@@ -733,7 +736,7 @@ def main(argv: list[str] | None = None) -> None:
     print(as_text(page))
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     template = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    (out / "report.json").write_text(json.dumps(as_findings(page), indent=1))
+    (out / "verdicts.json").write_text(json.dumps(as_findings(page), indent=1))
     (out / "report.html").write_text(template.get_template("report.html.jinja").render(page))
     print(f"\n{out / 'report.html'}")
 

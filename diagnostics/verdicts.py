@@ -33,7 +33,7 @@ PART = 0.25  # share of what was gained
 ALMOST_NONE, GROWN = 0.05, 1.5  # share of half an action's range, multiple of the first standard deviation
 CLIPPED = 0.01  # share of the steps
 GAP = 0.5  # share of the larger return
-BELOW, FAR_BELOW, FEWEST = 0.01, 0.001, 5  # two probabilities, number of runs
+STEPS, BELOW, FAR_BELOW = 20_480, 0.01, 0.001  # between the points of reference curves; two probabilities
 REFUSED = 10  # iterations that may have had no step
 LATE, JUMPED = 0.25, 10  # share of the training, multiple of the scale
 HIGH, LOW, SHRUNK = 0.5, 0.25, 0.1  # two explained variances, share of the first value loss
@@ -41,19 +41,20 @@ HIGH, LOW, SHRUNK = 0.5, 0.25, 0.1  # two explained variances, share of the firs
 RULES = dict(
     faults="Judged on fresh segments and by two updates from the newest checkpoint with a step, with code that is not "
     "the script's. Noise: standard normal within 6 standard errors, and another one in each segment. Rewards: the "
-    "environment's times one factor. Advantages and value targets (at lambda 1): equal to the sums that define them, row "
-    "by row. Objective and value loss: before an update, their gradients have a cosine of 0.99 or more with the policy "
-    "gradient of the advantages and with the gradient of the squared error. Shuffling: an update depends on the random "
-    "generator (all ours).",
+    "environment's times one factor. Advantages and value targets (at lambda 1): equal to the sums that define them, "
+    "row by row. Objective and value loss: before an update, their gradients have a cosine of 0.99 or more with the "
+    "policy gradient of the advantages and with the gradient of the squared error. Shuffling: an update depends on the "
+    "random generator (all ours).",
     learning="Learned: the last policy's mean return is above the untrained one's by more than the standard deviation "
     "of the untrained one's episodes (ours; Welch's t-interval). Fallen: it is below that of the best checkpoint "
     "between by more than as much (corrected for their number). Where no episodes are measured: the last 10 iterations "
     "of progress.csv against its first, which is taken as exact, and any gain counts; fallen, where they are below the "
     f"best ten iterations by more than {100 * PART:g} % of what these had gained. Enough: what progress.csv logged in "
-    "the last 20,480 steps is not below that of every reference run after as many steps, or not below the level that "
-    f"one more run of their kind falls below with a probability of {100 * BELOW:g} % (Student's t; bad at "
-    f"{100 * FAR_BELOW:g} %; ours). References are ten runs of ppo.py with its defaults, or those of --like. Not as "
-    "logged: the evaluated return and its interval lie outside all returns that training logged in the ten iterations "
+    f"the last {STEPS:,} steps is not below that of every reference run after as many steps, or not below the level "
+    f"that one more run of their kind falls below with a probability of {100 * BELOW:g} % (bad: of "
+    f"{100 * FAR_BELOW:g} %), if the logarithms of their gains are normal (ours). Reference runs: ten of ppo.py with "
+    "its defaults, or those of --like. Not as logged: the evaluated return and its interval lie outside all "
+    "returns that training logged in the ten iterations "
     f"around the checkpoint, by more than {100 * GAP:g} % of the larger one and by more than the episodes' standard "
     "deviation (ours; in 56 comparisons of healthy runs they lay outside by at most 3 %). Rollouts that are shorter "
     "than an episode log only the short ones; where these were shorter than those evaluated, logged returns are also "
@@ -130,33 +131,42 @@ def judge_learning(
     return Finding(status, number, text)
 
 
-def judge_enough(mine: float | None, others: list[float], step: int, alike: bool) -> Finding:
-    """Judges by what other runs had earned after as many steps; `alike` says whether they are of the same kind."""
-    if not others:
-        text = "Whether it learned enough cannot be told; `--like RUN ...` compares it with runs of yours."
-        return Finding(UNCLEAR, "no reference for this environment", text)
-    if mine is None:
-        return Finding(
-            UNCLEAR, f"no episode ended just before step {step:,}", "Whether it learned enough: cannot tell."
-        )
-    n, mean, std = len(others), np.mean(others), np.std(others, ddof=1) if len(others) > 1 else math.inf
-    number = f"{short(mine)} after {step:,} steps; {n} reference runs {short(min(others))} to {short(max(others))}"
-    if not alike:
-        return Finding(
-            NONE, number, "The reference runs are of ppo.py with its defaults, and this one is of another kind."
-        )
-    if n < FEWEST:
-        return Finding(
-            UNCLEAR, number, f"Whether it learned enough cannot be told from fewer than {FEWEST} other runs."
-        )
-    # One more run of the same kind falls below these with the probabilities BELOW and FAR_BELOW.
-    low, lowest = (mean + stats.t.ppf(p, n - 1) * std * (1 + 1 / n) ** 0.5 for p in (BELOW, FAR_BELOW))
-    if mine < min(low, min(others)):
-        status = BAD if mine < lowest else CAUTION
-        text = f"It learned less than each of {n} reference runs had after as many steps."
-        return Finding(status, number, f"{text} The script's faults, above, or another setting may be why.")
-    text = f"It learned as much as the reference runs; less than {short(min(low, min(others)))} would have been named."
-    return Finding(GOOD, number, text)
+def judge_enough(curve: list[float], reference: dict[str, Any], algo: str, differing: list[str]) -> Finding:
+    """Judges a curve of returns [n] by those of reference runs, which are of the algorithm `algo`, after as many steps;
+    `differing` are the arguments in which the run differs from them. What runs gain over their untrained policies
+    differs by factors, so it is its logarithm that is compared with the t interval of one more run."""
+    mine, others = np.array(curve, float), np.array(reference["returns"], float)
+    n, size = len(others), min(len(mine), others.shape[1])
+    mine, others, untrained = mine[:size], others[:, :size], np.mean(reference["untrained"])
+    known = np.flatnonzero(np.isfinite(mine) & np.isfinite(others).all(0))
+    if not len(known):
+        return Finding(UNCLEAR, "no episodes after as many steps", "Whether it learned enough cannot be told.")
+    at, least, gains = known[-1], others.min(0), others[:, known[-1]] - untrained
+    number = f"{short(mine[at])} after {STEPS * (at + 1):,} steps; {n} reference runs, of {algo}, "
+    number += f"{short(least[at])} to {short(others[:, at].max())}"
+    if n < 2 or gains.min() <= 0:
+        return Finding(UNCLEAR, number, "Whether it learned enough cannot be told from these reference runs.")
+    logs, errors = np.log(gains), np.std(np.log(gains), ddof=1) * (1 + 1 / n) ** 0.5
+    low, lowest = (untrained + np.exp(logs.mean() + stats.t.ppf(p, n - 1) * errors) for p in (BELOW, FAR_BELOW))
+    seen = min(low, least[at])
+    if mine[at] >= least[at] and seen - untrained > PART * np.median(gains):
+        text = f"It learned as much as the reference runs. Less than {short(seen)} would have been named."
+        return Finding(GOOD, number, text)
+    if mine[at] >= least[at]:
+        text = "It learned as much as the reference runs, but whether that is enough cannot be told, so much do they "
+        return Finding(UNCLEAR, number, f"{text}differ: only less than {short(seen)} would have been named.")
+    since = STEPS * (at + 1 - np.argmin(np.append((mine < least)[at::-1], False)))
+    text = f"It learned less than each of {n} reference runs had after as many steps"
+    if "algo" in differing:
+        return Finding(UNCLEAR, number, f"{text}; an agent of another kind may learn more slowly.")
+    if mine[at] >= seen:
+        return Finding(UNCLEAR, number, f"{text}, as one of {n + 1} healthy runs does.")
+    text += f", since step {since:,}."
+    if differing:
+        names = ", ".join(differing[:3]) + ", ..." * (len(differing) > 3)
+        return Finding(CAUTION, number, f"{text} Its settings differ ({names}), which may be why.")
+    text += " Its settings are theirs: compare its script with theirs, or train another seed."
+    return Finding(BAD if mine[at] < lowest else CAUTION, number, text)
 
 
 def judge_agreement(evaluated: list[dict[str, Any]], logged: list[np.ndarray], lengths: list[np.ndarray]) -> list:

@@ -370,7 +370,7 @@ def judge(job: Job, out: Path, full: bool) -> list[dict[str, str]]:
     if job.case.edits:  # a script of the run's own
         command += ["--script", str(write_script(job.case, out))]
     run(command, out / "logs" / f"{job.name}.txt", out)
-    page = json.loads((folder / "report.json").read_text())
+    page = json.loads((folder / "verdicts.json").read_text())
     found = [x for x in page["findings"] if x["section"] != IGNORED]
     return [{key: x[key] for key in ("section", "status", "number", "verdict")} for x in found]
 

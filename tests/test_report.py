@@ -1,6 +1,8 @@
 """The report of a run: verdicts of known numbers, and a page that needs nothing else."""
 
 import base64
+import html
+import json
 import re
 import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
@@ -24,13 +26,13 @@ def numbers(mean, low, high, **more):
 @pytest.mark.parametrize(
     "gain, fall, status",
     (
-        (numbers(100, 21, 179), None, GOOD),  # above the untrained policy's own scatter of 20
+        (numbers(100, 21, 179), None, NONE),  # above the untrained policy's own scatter of 20
         (numbers(100, 19, 181), None, UNCLEAR),
         (numbers(5, -9, 19), None, BAD),
         (numbers(-50, -79, -21), None, BAD),
         (dict(mean=100, interval=None), None, UNCLEAR),
         (numbers(100, 21, 179), numbers(50, 21, 79, iteration=7), CAUTION),
-        (numbers(100, 21, 179), numbers(50, 19, 81, iteration=7), GOOD),
+        (numbers(100, 21, 179), numbers(50, 19, 81, iteration=7), NONE),
         (numbers(5, -9, 19), numbers(50, 21, 79, iteration=7), BAD),
     ),
 )
@@ -44,11 +46,11 @@ def test_learning(gain, fall, status):
 
 def test_a_fall_of_the_curve_is_seen_without_sampling():
     """From 20 to 360 in 100 iterations, and down to 170 or 330 at the end: more than a quarter of what was gained."""
-    for end, status in ((170, CAUTION), (330, GOOD)):
+    for end, status in ((170, CAUTION), (330, NONE)):
         returns = np.concatenate([[20], np.linspace(30, 360, 99), np.full(10, float(end))])
         returns += np.random.default_rng(0).normal(0, 5, len(returns))
         progress = dict(episodic_return=returns, episodes=np.full(len(returns), 20.0))
-        [found] = load("report").find_learning(SimpleNamespace(cells=dict(evaluate=[]), progress=progress, last=109))
+        found = load("report").find_learning_curve(SimpleNamespace(progress=progress))
         assert found.status == status and ("better at iteration 90" in found.verdict) == (status == CAUTION)
 
 
@@ -56,8 +58,46 @@ def test_a_curve_that_never_rose_has_not_fallen_from_its_height():
     """It ends below its untrained policy, and so were its best ten: they fell by 7, with an interval from -1 to 15."""
     returns = np.array([18.0, *[19.0, 1.0] * 5, *[3.0] * 10])
     progress = dict(episodic_return=returns, episodes=np.full(len(returns), 20.0))
-    [found] = load("report").find_learning(SimpleNamespace(cells=dict(evaluate=[]), progress=progress, last=20))
+    found = load("report").find_learning_curve(SimpleNamespace(progress=progress))
     assert found[::2] == (BAD, "It ended below where it began.")
+
+
+@pytest.mark.parametrize(
+    "mine, differing, status, text",
+    (
+        (80, [], GOOD, "Less than -450 would have been named"),
+        (80, ["algo"], GOOD, ""),
+        (79, [], UNCLEAR, "as one of 11 healthy runs does"),
+        (50.1, [], UNCLEAR, ""),
+        (49.6, [], CAUTION, "each of 10 reference runs had after as many steps, since step 20,480. Its settings are"),
+        (49.6, ["gamma"], CAUTION, "Its settings differ (gamma)"),
+        (49.6, ["algo"], UNCLEAR, "another kind"),
+        (34.9, [], CAUTION, ""),
+        (34.4, [], BAD, ""),
+        (34.4, ["gamma"], CAUTION, ""),
+        (-700, [], BAD, ""),
+        (np.nan, [], GOOD, ""),  # its last number counts
+    ),
+)
+def test_what_others_earned_in_as_many_steps(mine, differing, status, text):
+    """They gained 100 times or divided by 1.25, five and five: by t with 9 degrees of freedom, one more run gains less
+    than 49.9 (2.82 deviations of 0.247 below the mean logarithm) once in 100 times, and less than 34.7 (4.30) once in
+    1,000."""
+    others = dict(untrained=[-510.0, -490.0], returns=[[-500 + x, -500 + x, 900.0] for x in [80.0, 125.0] * 5])
+    found = verdicts.judge_enough([-400.0, mine - 500.0], others, "ppo", differing)
+    assert found.status == status and text in found.verdict
+    assert np.isnan(mine) or found.number.endswith("after 40,960 steps; 10 reference runs, of ppo, -420 to -375")
+
+
+def test_reference_runs_that_say_little_praise_nobody():
+    def judge(returns):
+        return verdicts.judge_enough([500.0], dict(untrained=[0.0], returns=returns), "ppo", [])
+
+    assert judge([[100.0], [101.0]]).status == GOOD
+    assert judge([[100.0], [150.0]]).status == UNCLEAR  # Student's t of two runs has a 1 % point of 31.8
+    assert judge([[100.0]]).status == UNCLEAR  # no interval
+    assert judge([[100.0], [101.0], [-1.0]]).status == UNCLEAR  # one has not learned yet
+    assert judge([[np.nan], [100.0]]).status == UNCLEAR
 
 
 def evaluated(mean, half, length=500.0):
@@ -400,10 +440,42 @@ def test_quick_page_of_runs_side_by_side(runs, capsys):
     folders = sorted(map(str, runs.glob("Inverted*")))
     load("report").main([*folders, "--quick", "--out", "out"])
     text, pictures = check_page(runs / "out" / "report.html")
-    assert [path.name for path in (runs / "out").iterdir()] == ["report.html"]  # nothing was sampled
+    assert {path.name for path in (runs / "out").iterdir()} == {"report.html", "verdicts.json"}  # nothing was sampled
     assert "reinforce has no value network" in text and "Not measured" in text and len(pictures) == 4
+    told = json.loads((runs / "out" / "verdicts.json").read_text())["findings"]
+    assert {x["run"] for x in told} == {path.name for path in runs.glob("Inverted*")}
+    assert {x["section"] for x in told} == {x.title for x in load("report").SECTIONS}
+    assert all(html.escape(x["verdict"]) in text for x in told)
     printed = capsys.readouterr().out
     assert printed.index("ppo, seed 1") < printed.index("reinforce, seed 1") and "environment steps to" not in printed
+
+
+def test_a_run_is_compared_with_reference_runs_and_with_runs_like_it(runs, capsys):
+    """Points are far apart, so the log is made to say that each iteration took 5,120 steps."""
+    for seed in (1, 2, 3):
+        train("ppo", runs, run_name=f"run{seed}", seed=seed, total_timesteps=1024)
+        path = runs / f"run{seed}" / "progress.csv"
+        header, *rows = [line.split(",") for line in path.read_text().splitlines()]
+        for i, row in enumerate(rows):
+            earned = dict(global_step=5120 * (i + 1), episodes=i + 1, episodic_return=20 * i + seed)
+            row[:] = [str(earned.get(name, x)) for name, x in zip(header, row)]
+        path.write_text("\n".join(map(",".join, [header, *rows])) + "\n")
+    reference = load("reference")
+    untrained, curve = reference.read_curve(runs / "run1")
+    assert untrained == 1 and curve == pytest.approx([(1 * 1 + 2 * 21 + 3 * 41 + 4 * 61) / 10])
+    report = [str(runs / "run1"), "--quick"]
+    load("report").main(report)
+    assert "no reference runs for this environment" in " ".join(capsys.readouterr().out.split())
+    load("report").main([*report, "--like", str(runs / "run2"), str(runs / "run3")])
+    told = " ".join(capsys.readouterr().out.split())
+    assert "It learned less than each of 2 reference runs" in told and "2 reference runs, of ppo, 42 to 43" in told
+    reference.main([str(runs / "run2"), str(runs / "run3"), "--out", "curves.json"])
+    kept = json.loads((runs / "curves.json").read_text())["InvertedPendulum-v5"]
+    assert kept["seeds"] == [2, 3] and kept["returns"] == [[42.0], [43.0]] and kept["untrained"] == [2.0, 3.0]
+    args = {name: x for name, x in kept["kind"].items() if name != "algo"}
+    assert reference.differing(kept, dict(algo="ppo", args=args | dict(gamma=0.9, seed=9))) == ["gamma"]
+    assert reference.differing(kept, dict(algo="trpo", args=args)) == ["algo"]
+    assert "algo" not in reference.differing(kept, dict(algo="sb3", args={}))
 
 
 def test_damage_to_checkpoints_and_log_is_told_without_sampling(runs, capsys):
