@@ -19,7 +19,9 @@ import base64
 import hashlib
 import io
 import json
+import re
 import textwrap
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -52,10 +54,11 @@ VERSION = 2  # raised whenever its own numbers change; since version 2 returns a
 @dataclass(frozen=True, kw_only=True)
 class Args(runs.LabelledOptions):
     quick: bool = False
-    """sample only a few segments to check the script; otherwise use progress.csv, the checkpoints, and what has been
-    measured already"""
+    """sample only a few segments, to check the script; use what is known already for the rest"""
     like: tuple[Path, ...] = ()
     """runs to compare with, in place of reference.json: whether this one learned enough"""
+    watch: bool = False
+    """make the quick report again at each new checkpoint, and print what changes, until the training ends"""
     checkpoints: Annotated[tuple[int, ...], AtLeast(0)] = ()
     """iterations to sample at; default: 0 150 300 450, or else the first, the last with a step, and two between them"""
     episodes: Annotated[int, AtLeast(1, most=COUNT)] = 40
@@ -67,6 +70,8 @@ class Args(runs.LabelledOptions):
     heldout_pairs: int = 10_240
     """fresh pairs that the step's length, the critic and the normalizers are measured on"""
 
+
+POLL = 2  # seconds between two looks for a new checkpoint
 
 # Runs, and what is measured of them ----------------------------------------------------------------------------------
 
@@ -734,17 +739,43 @@ def main(argv: list[str] | None = None) -> None:
     args = runs.read_options(Args, argv, __doc__)
     torch.set_num_threads(1)  # with two, the updates that check the script take ten times as long
     opened, styles = runs.open_runs(args.runs, args.script), figures.run_styles(args.runs, args.labels)
+    out = runs.output_folder(args.out, args.runs)
+    if args.watch:
+        return watch(args, styles, out)
     for folder in args.runs:
         read_columns(folder)
-    out = runs.output_folder(args.out, args.runs)
     if not args.quick:
         measure(args, opened, out)
-    page = describe([read_run(args, sources, style, out) for sources, style in zip(opened, styles)])
-    print(as_text(page))
-    loader = jinja2.FileSystemLoader(Path(__file__).parent)
+    print(as_text(write_page([read_run(args, sources, style, out) for sources, style in zip(opened, styles)], out)))
+    print(f"\n{out / 'report.html'}")
+
+
+def write_page(found: list[Run], out: Path) -> dict[str, Any]:
+    page, loader = describe(found), jinja2.FileSystemLoader(Path(__file__).parent)
     template = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     (out / "verdicts.json").write_text(json.dumps(as_findings(page), indent=1))
     (out / "report.html").write_text(template.get_template("report.html.jinja").render(page))
+    return page
+
+
+def watch(args: Args, styles: list[dict[str, Any]], out: Path) -> None:
+    """Makes the quick report again whenever a run has a new checkpoint, and prints each verdict that is new or has
+    changed by more than its numbers. Ends when all runs have ended."""
+    seen, told, found = None, set(), []
+    while not found or any(int(x.progress["global_step"][-1]) < runs.planned_steps(x.config) for x in found):
+        opened = runs.open_runs(args.runs, args.script)
+        newest = [sources[-1].iteration for sources in opened]
+        if newest == seen or not all(map(runs.read_progress, args.runs)):
+            time.sleep(POLL)
+            continue
+        seen, found = newest, [read_run(args, sources, style, out) for sources, style in zip(opened, styles)]
+        findings, before, told = as_findings(write_page(found, out))["findings"], told, set()
+        for x in findings:
+            key = (x["run"], x["section"], x["status"], re.sub(r"[\d,.]+", "", x["verdict"]))
+            told.add(key)
+            if key not in before:
+                at = ", ".join(map(str, newest))
+                print(f"iteration {at}, {x['run']}: {x['section']} [{x['status']}] {x['verdict']}", flush=True)
     print(f"\n{out / 'report.html'}")
 
 

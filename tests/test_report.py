@@ -501,6 +501,31 @@ def test_a_run_is_compared_with_reference_runs_and_with_runs_like_it(runs, capsy
     assert "algo" not in reference.differing(kept, dict(algo="sb3", args={}))
 
 
+def test_watching_tells_what_changes_and_ends_with_the_run(runs, monkeypatch, capsys):
+    """A run of four iterations, of which one is done at first; the others come while the report waits."""
+    train("ppo", runs, run_name="run")
+    progress, checkpoints = runs / "run" / "progress.csv", runs / "run" / "checkpoints"
+    lines, paths = progress.read_text().splitlines(keepends=True), sorted(checkpoints.glob("*.pt"))
+    saved = [path.read_bytes() for path in paths]
+    for path in paths[2:]:
+        path.unlink()
+    progress.write_text("".join(lines[:2]))
+    left = [2, 3, 4]
+
+    def train_on(_):
+        i = left.pop(0)
+        progress.write_text("".join(lines[: i + 1]))
+        paths[i].write_bytes(saved[i])
+
+    monkeypatch.setattr(load("report").time, "sleep", train_on)
+    load("report").main([str(runs / "run"), "--watch"])
+    told = capsys.readouterr().out.splitlines()
+    assert not left and told[-1].endswith("run/figures/report.html")
+    of_run = [line for line in told if "What was run" in line]
+    assert [line.partition(",")[0] for line in of_run] == ["iteration 1", "iteration 4"] and len(told) < 25
+    assert "[caution] It has not ended" in of_run[0] and "[no verdict] It has run to its end." in of_run[1]
+
+
 def test_damage_to_checkpoints_and_log_is_told_without_sampling(runs, capsys):
     """The value network stands still from iteration 1 on, and both statistics begin again at 2."""
     train("ppo", runs, run_name="run", total_timesteps=1024)
