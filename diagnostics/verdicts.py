@@ -65,8 +65,8 @@ RULES = dict(
     lengths=f"Short enough: TRPO's own bound on the mean KL; of other algorithms {LARGEST_DELTA} nats, the largest "
     f"bound in IM's tables of TRPO's settings. Too long: more than {100 * TOO_OFTEN:g} % of the iterations exceed it, "
     f"or one of them exceeds {FAR_BEYOND} times as much (ours). What is not finite exceeds both.",
-    gains="Raised or lowered the reward: the interval of the difference of the returns of the same seeds, corrected "
-    "for the number of steps looked at, lies on one side of 0. Good: at least half of them raised it, none lowered it "
+    gains="Raise or lower the reward: the t interval of the mean change over updates, corrected for the number of "
+    "checkpoints, lies on one side of 0. Good: they raise it at half of the checkpoints or more, and lower it at none "
     "(ours).",
     critic="Explained variance of the discounted returns of fresh segments: at 0 the critic is no better than a "
     f"constant, by definition; above {MOST} it predicts most of what differs (ours). Where an episode is cut off, by a "
@@ -244,22 +244,19 @@ def judge_lengths(kls: np.ndarray, bounds: np.ndarray, heldout: list[dict[str, A
     return Finding(GOOD, number, "Steps are short enough.")
 
 
-def judge_gains(steps: list[dict[str, Any]]) -> Finding:
-    """Judges what the surrogate promised of whole steps against what the reward did, paired by seed. Each step has
-    iteration, promised, change (mean and 95 % interval) and episodes."""
-    changes = [x | widened(x["change"], x["episodes"], len(steps)) for x in steps]
+def judge_gains(cells: list[dict[str, Any]]) -> Finding:
+    """Judges what updates from fresh batches did to the reward on average, at each of some checkpoints, as steps.py
+    measures it."""
+    changes = [x | widened(x["change"], x["updates"], len(cells)) for x in cells]
     rose, fell = ([x for x in changes if min(sign * end for end in x["interval"]) > 0] for sign in (1, -1))
-    found = [f"{with_ends(x)} at iteration {x['iteration']} (promised {x['promised']:+.2g})" for x in changes]
-    number = f"reward gained: {'; '.join(found)}"
-    text = f"{len(rose)} of {len(steps)} steps raised the reward, {len(fell)} lowered it"
-    unknown = [x["episodes"] for x, y in zip(steps, changes) if y not in rose + fell]
-    if unknown:
-        count = f"{len(unknown)} {'is' if len(unknown) == 1 else 'are'} undecided"
-        text += f", {count} after {' and '.join(f'{n:,}' for n in unknown)} episodes"
-    text += "."
+    found = [f"{with_ends(x)} at iteration {x['iteration']}" for x in changes]
+    number = f"an update changes the return by {'; '.join(found)}, the mean of {changes[0]['updates']} updates"
+    text = f"Updates raise the reward on average at {len(rose)} of {len(cells)} checkpoints and lower it at {len(fell)}"
+    unknown = len(cells) - len(rose) - len(fell)
+    text += f"; {unknown} {'is' if unknown == 1 else 'are'} undecided." if unknown else "."
     if fell:
         return Finding(BAD if len(fell) > len(rose) else CAUTION, number, text)
-    return Finding(GOOD if len(rose) >= len(unknown) else UNCLEAR, number, text)
+    return Finding(GOOD if len(rose) >= unknown else UNCLEAR, number, text)
 
 
 def judge_critic(explained: dict[str, Any], iteration: int) -> Finding:
