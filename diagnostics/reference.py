@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import numpy as np
 import tyro
 from measuring import runs
+from measuring.runs import NEEDED
 
 EVERY = 20_480  # environment steps between the points of a curve, each the mean return of the episodes since the last
 FILE = Path(__file__).with_suffix(".json")
@@ -22,7 +23,7 @@ FILE = Path(__file__).with_suffix(".json")
 
 @dataclass(frozen=True)
 class Args:
-    runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN ...", help_behavior_hint=NEEDED)]
     """finished runs of one setting"""
     out: Path = FILE
     """file to add their curves to"""

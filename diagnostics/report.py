@@ -214,7 +214,8 @@ def read_columns(folder: Path) -> dict[str, np.ndarray]:
 
 def summarize(checkpoint: dict[str, Any]) -> dict[str, Any]:
     """Returns of a checkpoint the policy's standard deviations (None where they depend on the state), digests of the
-    networks' parameters, the counts of running statistics, and the standard deviation that rewards are divided by."""
+    networks' parameters, the counts of running statistics, the standard deviation that rewards are divided by, and the
+    state of the random generator."""
     log_std, networks = checkpoint["policy"].get("log_std"), {}
     for name in ("policy", "value"):
         tensors = [x for x in checkpoint.get(name, {}).values() if isinstance(x, torch.Tensor)]
@@ -226,7 +227,8 @@ def summarize(checkpoint: dict[str, Any]) -> dict[str, Any]:
         variance = of_rewards["var"] if "var" in of_rewards else of_rewards["sum_sq"] / max(1, of_rewards["count"] - 1)
         scale = float(variance) ** 0.5
     counts = {name: float(x["count"]) for name, x in statistics.items()}
-    return dict(stds=None if log_std is None else log_std.exp().tolist(), networks=networks, counts=counts, scale=scale)
+    found = dict(networks=networks, counts=counts, scale=scale, generator=repr(checkpoint.get("rng")))
+    return found | dict(stds=None if log_std is None else log_std.exp().tolist())
 
 
 def read_run(args: Args, sources: list[Source], style: dict[str, Any], out: Path) -> Run:
@@ -255,7 +257,10 @@ def read_run(args: Args, sources: list[Source], style: dict[str, Any], out: Path
 
 def find_completeness(run: Run) -> list[Finding]:
     settings, progress = run.config["args"], run.progress
-    found = [verdicts.judge_completeness(int(progress["global_step"][-1]), runs.planned_steps(run.config))]
+    last, of_sb3 = int(progress["global_step"][-1]), run.config["algo"] == "sb3"
+    between = run.batch_size * np.diff([*run.saved])[-1:].sum().item() if of_sb3 else 0  # as CheckpointCallback saves
+    found = [verdicts.judge_completeness(last, runs.planned_steps(run.config), between)]
+    found += verdicts.judge_generators({i: x["generator"] for i, x in run.saved.items()})
     if missing := np.isnan(progress["global_step"]).sum():
         text = "Rows of progress.csv are missing; everything below is about the other iterations."
         found.append(Finding(NONE, f"{missing:,} of {len(progress['global_step']):,} iterations", text))
@@ -305,7 +310,8 @@ def find_learning(run: Run) -> list[Finding]:
         spread, fall = np.std(first, ddof=1).item(), None
         if between:
             best = max(range(len(between)), key=lambda i: between[i].mean())
-            fall = difference(between[best], last, looks=len(between)) | dict(iteration=cells[best + 1]["iteration"])
+            fall = difference(between[best], last, looks=len(between))
+            fall |= dict(iteration=cells[best + 1]["iteration"], looks=len(between))
         found = verdicts.judge_learning(difference(last, first), spread, fall, spread, len(last))
         return [found, find_enough(run), *find_agreement(run)]
     return [find_learning_curve(run), find_enough(run), *find_agreement(run)]
@@ -348,7 +354,7 @@ def find_learning_curve(run: Run) -> Finding:
         return Finding(UNCLEAR, f"{len(returns):,} iterations", f"Cannot tell from {known}.")
     gain = intervals.mean_of(returns[tens[-1]] - returns[0])
     best = tens[returns[tens].mean(1).argmax()]
-    fall = difference(returns[best], returns[tens[-1]], looks=len(tens)) | dict(iteration=best[0])
+    fall = difference(returns[best], returns[tens[-1]], looks=len(tens)) | dict(iteration=best[0], looks=len(tens))
     least = verdicts.PART * max(0, returns[best].mean() - returns[0])
     return verdicts.judge_learning(gain, 0.0, fall, least, int(episodes[tens[-1]].sum()))
 
@@ -482,7 +488,7 @@ def find_exploration(run: Run) -> list[Finding]:
     if not any(run.stds.values()):
         text = "It has no actions." if run.stds else "Its standard deviations depend on the state: see the entropy."
         return [Finding(NONE, entropy, text)]
-    finding = verdicts.judge_exploration(list(run.stds.values()), run.bounds)
+    finding = verdicts.judge_exploration(run.stds, run.bounds)
     return [finding._replace(number=f"{finding.number}; {entropy}")]
 
 
@@ -707,6 +713,7 @@ def as_findings(page: dict[str, Any]) -> dict[str, Any]:
 
 def main(argv: list[str] | None = None) -> None:
     args = runs.read_options(Args, argv, __doc__)
+    torch.set_num_threads(1)  # with two, the updates that check the script take ten times as long
     opened, styles = runs.open_runs(args.runs, args.script), figures.run_styles(args.runs, args.labels)
     for folder in args.runs:
         read_columns(folder)

@@ -103,11 +103,19 @@ def widened(numbers: dict[str, Any], n: int, looks: int) -> dict[str, Any]:
     return numbers | dict(interval=[mean + (end - mean) * factor for end in numbers["interval"]])
 
 
-def judge_completeness(done: int, planned: int) -> Finding:
+def judge_completeness(done: int, planned: int, between: int = 0) -> Finding:
+    """Judges by the steps that are done. An agent that was saved every `between` steps, and perhaps never at its very
+    end, has ended where its next file would be beyond it."""
     number = f"{done:,} of {planned:,} steps"
+    if planned - between < done < planned:
+        return Finding(NONE, number, "It has run to its end, or to the last file before it.")
     if done < planned:
         return Finding(CAUTION, number, "It has not ended: everything below describes an unfinished run.")
     return Finding(NONE, number, "It has run to its end.")  # which says nothing good about a spoilt run
+
+
+CAUSE = " The other sections may show why; if all is well there, train another seed."
+POWER = stats.norm.ppf(0.8).item()  # standard errors
 
 
 def judge_learning(
@@ -120,14 +128,19 @@ def judge_learning(
     if low > spread:
         status, text = NONE, "It learned something."  # whether that is much, judge_enough says
     elif high < -spread:
-        status, text = BAD, "It ended below where it began."
+        status, text = BAD, f"It ended below where it began.{CAUSE}"
     elif high <= spread:
-        status, text = BAD, f"It ended as it began: it gained less than {short(spread)}."
+        status, text = BAD, f"It ended as it began: it gained less than {short(spread)}.{CAUSE}"
     else:
         status, text = UNCLEAR, f"Cannot tell from {episodes:,} episodes whether it learned."
     if fall and fall["interval"] and fall["interval"][0] > least:
         status = status if status == BAD else CAUTION
         text += f" It was better at iteration {fall['iteration']}, and has fallen by {with_ends(fall)}."
+        text += " `evaluate.py RUN` shows when."
+    elif fall and fall["interval"] and low > 0:
+        half = (fall["interval"][1] - fall["interval"][0]) / 2
+        seen = max(0, least) + half * (1 + POWER / stats.norm.ppf(1 - 0.025 / fall["looks"]))
+        number += f"; a later fall by {percent(seen / gain['mean'])} of that would have been seen in 4 of 5 cases"
     return Finding(status, number, text)
 
 
@@ -206,7 +219,8 @@ def judge_batch(batch_size: int, scale: dict[str, Any], iteration: int) -> Findi
     if batch_size >= high:
         return Finding(GOOD, number, f"Large enough: gradients of two batches have a cosine of at least {least}.")
     if low > FAR_TOO_SMALL * batch_size:
-        text = f"Far too small: almost only noise, gradients of two batches have a cosine of at most {most}."
+        text = f"Far too small: almost only noise, gradients of two batches have a cosine of at most {most}. Try a "
+        text += "larger --num-steps or more --num-envs."
         return Finding(BAD, number, text)
     if low > batch_size:
         text = f"More noise than signal, as usual: gradients of two batches have a cosine of at most {most}."
@@ -228,7 +242,8 @@ def judge_lengths(kls: np.ndarray, bounds: np.ndarray, heldout: list[dict[str, A
     if longest := max(heldout, key=lambda x: np.nan_to_num(x["mean"], nan=np.inf), default=None):
         number += f"; held out at most {with_ends(longest)}, at iteration {longest['iteration']}"
     if above > TOO_OFTEN:
-        return Finding(BAD, number, "Steps go too far.")
+        text = f"Steps go too far, the first of them in iteration {np.flatnonzero(logged)[too_long][0]}: try a smaller "
+        return Finding(BAD, number, f"{text}--policy-lr or --max-kl, or fewer --policy-epochs.")
     largest = int(np.nanargmax(kls / of_training)) if logged.any() else 0
     if kls[largest] > FAR_BEYOND * of_training[largest]:
         first, last = max(0, largest - 5), min(len(kls), largest + 6)
@@ -259,16 +274,21 @@ def judge_gains(cells: list[dict[str, Any]]) -> Finding:
     return Finding(GOOD if len(rose) >= unknown else UNCLEAR, number, text)
 
 
+ERRORS = " `value.py RUN` shows its errors at every checkpoint; try more --value-epochs or a larger --value-lr."
+
+
 def judge_critic(explained: dict[str, Any], iteration: int) -> Finding:
     """Judges by the explained variance of held-out returns."""
     number = f"explained variance of held-out returns {with_ends(explained)} at iteration {iteration}"
     low, high = explained["interval"] or (-math.inf, math.inf)
     if high <= 0:
-        return Finding(BAD, number, "The critic is no better than a constant.")
+        return Finding(BAD, number, f"The critic is no better than a constant.{ERRORS}")
     if low > MOST:
         return Finding(GOOD, number, "The critic predicts most of what differs between returns.")
     if low > 0 and high <= MOST:
-        return Finding(CAUTION, number, "The critic predicts something, but less than half of what differs.")
+        return Finding(CAUTION, number, f"The critic predicts something, but less than half of what differs.{ERRORS}")
+    if high <= MOST:
+        return Finding(CAUTION, number, f"The critic predicts at most {percent(high)} of what differs.{ERRORS}")
     text = f"Cannot tell from {explained['episodes']:,} episodes how much the critic predicts."
     return Finding(UNCLEAR, number, text)
 
@@ -322,18 +342,44 @@ def judge_motion(network: str, parameters: dict[int, str], rates: np.ndarray) ->
     return [Finding(BAD, number, text)]
 
 
-def judge_exploration(stds: list[list[float]], bounds: list[float] | None) -> Finding:
-    """Judges by each action's standard deviation at the checkpoints, in order. Its unit is half the action's range or,
-    where there is none, the first standard deviation."""
-    first, last = np.array(stds[0]), np.array(stds[-1])
-    relative, of = (last / bounds, "half the actions' range") if bounds else (last / first, "the first")
+def judge_generators(states: dict[int, str]) -> list[Finding]:
+    """Judges whether the random generator's state comes again, by checkpoint. If it is the same in all, the script uses
+    another one. Returns no finding where each state is new."""
+    first = {}
+    for iteration, state in states.items():
+        before = first.setdefault(state, iteration)
+        if before != iteration and len(set(states.values())) > 1:
+            number = f"its state in checkpoint {iteration} is that of checkpoint {before}"
+            text = f"The random generator was reset by iteration {iteration}, so noise and minibatches come again:"
+            return [Finding(BAD, number, f"{text} seed it once, in initial_state.")]
+    return []
+
+
+BONUS = ": try a positive --entropy-coef, or a smaller --policy-lr."
+
+
+def judge_exploration(stds: dict[int, list[float]], bounds: list[float] | None) -> Finding:
+    """Judges by each action's standard deviation at the checkpoints, by iteration. Its unit is half the action's range
+    or, where there is none, the first standard deviation."""
+    values = np.array(list(stds.values()))  # [checkpoints, actions]
+    unit, of = (np.array(bounds), "half the actions' range") if bounds else (values[0], "the first")
+    relative = values[-1] / unit
+
+    def since(true: np.ndarray) -> str:
+        """Names the checkpoint since which something has been true of all actions."""
+        first = len(true) - np.argmin(np.append(true.all(1)[::-1], False))
+        return f" since iteration {list(stds)[first]}"
+
     number = f"standard deviations at the end: {short(relative.min())} to {short(relative.max())} of {of} (exact)"
     if relative.max() < ALMOST_NONE:
-        return Finding(BAD, number, "It has stopped exploring.")
+        return Finding(BAD, number, f"It has stopped exploring{since(unit * ALMOST_NONE > values)}{BONUS}")
     if relative.min() < ALMOST_NONE:
-        return Finding(CAUTION, number, f"It has stopped exploring in {(relative < ALMOST_NONE).sum()} of its actions.")
-    if (last > GROWN * first).any():
-        return Finding(CAUTION, number, "Its noise has grown.")
+        few = unit * ALMOST_NONE > values
+        text = f"It has stopped exploring in {few[-1].sum()} of its actions{since(few | ~few[-1])}"
+        return Finding(CAUTION, number, f"{text}{BONUS}")
+    if (grown := values > GROWN * values[0])[-1].any():
+        text = f"Its noise has grown{since(grown | ~grown[-1])}: try a smaller --entropy-coef or --policy-lr."
+        return Finding(CAUTION, number, text)
     return Finding(GOOD, number, "It is still exploring.")
 
 
@@ -346,7 +392,8 @@ def judge_normalizers(shares: dict[str, dict[str, Any]], seen: list[float]) -> F
     corrected = {name: widened(x, x["episodes"], x["looks"]) for name, x in shares.items()}  # the largest of several
     ends = {name: x["interval"] or (0, 1) for name, x in corrected.items()}
     if clipped := [name for name, (low, _) in ends.items() if low > CLIPPED]:
-        return Finding(BAD, number, f"Clipping changes many {' and '.join(clipped)}.")
+        ranges = " and ".join(dict(observations="--obs-clip-range", rewards="--reward-clip-range")[x] for x in clipped)
+        return Finding(BAD, number, f"Clipping changes many {' and '.join(clipped)}: try a larger {ranges}.")
     if unclear := [name for name, (_, high) in ends.items() if high > CLIPPED]:
         text = f"Cannot tell from so few episodes whether clipping changes many {' and '.join(unclear)}."
         return Finding(UNCLEAR, number, text)

@@ -32,7 +32,7 @@ def numbers(mean, low, high, **more):
         (numbers(-50, -79, -21), None, BAD),
         (dict(mean=100, interval=None), None, UNCLEAR),
         (numbers(100, 21, 179), numbers(50, 21, 79, iteration=7), CAUTION),
-        (numbers(100, 21, 179), numbers(50, 19, 81, iteration=7), NONE),
+        (numbers(100, 21, 179), numbers(50, 19, 81, iteration=7, looks=1), NONE),
         (numbers(5, -9, 19), numbers(50, 21, 79, iteration=7), BAD),
     ),
 )
@@ -42,6 +42,8 @@ def test_learning(gain, fall, status):
     assert ("12 episodes whether" in found.verdict) == (status == UNCLEAR)
     assert ("better at iteration 7" in found.verdict) == (fall is not None and fall["interval"][0] > 20)
     assert ("ended below where it began" in found.verdict) == (gain["mean"] == -50)
+    # 20 + 31 * (1 + 0.842 / 1.960), and the gain is 100
+    assert ("fall by 64 % of that would have been seen in 4 of 5 cases" in found.number) == ("looks" in (fall or {}))
 
 
 def test_a_fall_of_the_curve_is_seen_without_sampling():
@@ -59,7 +61,7 @@ def test_a_curve_that_never_rose_has_not_fallen_from_its_height():
     returns = np.array([18.0, *[19.0, 1.0] * 5, *[3.0] * 10])
     progress = dict(episodic_return=returns, episodes=np.full(len(returns), 20.0))
     found = load("report").find_learning_curve(SimpleNamespace(progress=progress))
-    assert found[::2] == (BAD, "It ended below where it began.")
+    assert found.status == BAD and found.verdict.startswith("It ended below where it began. The other")
 
 
 @pytest.mark.parametrize(
@@ -222,12 +224,13 @@ def test_a_kl_that_is_not_finite_is_too_long_and_a_missing_one_is_not_counted(tm
     progress = load("report").read_columns(tmp_path)
     found = verdicts.judge_lengths(progress["mean_kl"], np.full(40, 0.13), [])
     assert found.status == BAD and "in 5.7 % of 35 iterations (exact), not finite in 2 of them" in found.number
+    assert "the first of them in iteration 1:" in found.verdict
     found = verdicts.judge_lengths(progress["mean_kl"][2:], np.full(38, 0.13), [])
     assert found.status == BAD and "One step went much too far, that of iteration 0" in found.verdict
     found = verdicts.judge_lengths(progress["mean_kl"][3:4], np.full(1, 0.13), [])
     assert found.status == UNCLEAR and "no iteration's mean KL was logged" in found.number
-    run = SimpleNamespace(config=dict(args=dict(num_steps=10, num_envs=1, total_timesteps=400)), progress=progress)
-    run.has_critic = False
+    config = dict(algo="ppo", args=dict(num_steps=10, num_envs=1, total_timesteps=400))
+    run = SimpleNamespace(config=config, progress=progress, saved={}, has_critic=False)
     assert "4 of 40 iterations" in load("report").find_completeness(run)[1].number
     assert verdicts.judge_speed(progress["sps"], True)[:2] == (
         GOOD,
@@ -258,7 +261,8 @@ def test_gains():
         (numbers(0.9, 0.51, 0.99), GOOD),
         (numbers(0.9, 0.49, 0.99), UNCLEAR),
         (numbers(0.3, 0.1, 0.5), CAUTION),
-        (numbers(0.3, -0.1, 0.5), UNCLEAR),
+        (numbers(0.02, -0.03, 0.08), CAUTION),  # at most 8 %
+        (numbers(0.3, -0.1, 0.51), UNCLEAR),
         (numbers(-0.3, -0.6, 0.0), BAD),
         (dict(mean=0.9, interval=None), UNCLEAR),
     ),
@@ -266,6 +270,7 @@ def test_gains():
 def test_critic(explained, status):
     found = verdicts.judge_critic(explained | dict(episodes=12), 300)
     assert found.status == status and ("12 episodes" in found.verdict) == (status == UNCLEAR)
+    assert ("at most 8 %" in found.verdict) == (explained["mean"] == 0.02)
 
 
 @pytest.mark.parametrize(
@@ -282,7 +287,23 @@ def test_critic(explained, status):
     ),
 )
 def test_exploration(first, last, bounds, status):
-    assert verdicts.judge_exploration([first, [9.0, 9.0], last], bounds).status == status
+    assert verdicts.judge_exploration({0: first, 25: [9.0, 9.0], 50: last}, bounds).status == status
+
+
+def test_exploration_says_since_when():
+    def judge(*stds):
+        return verdicts.judge_exploration(dict(zip((0, 25, 50, 75), stds)), [1.0, 1.0]).verdict
+
+    assert "stopped exploring since iteration 50:" in judge([1.0, 1.0], [0.01, 1.0], [0.01, 0.01], [0.02, 0.02])
+    assert "in 1 of its actions since iteration 25:" in judge([1.0, 0.01], [0.01, 1.0], [0.01, 0.01], [0.01, 0.1])
+    assert "noise has grown since iteration 50:" in judge([1.0, 1.0], [1.0, 1.0], [1.6, 1.0], [1.6, 1.0])
+
+
+def test_a_generator_whose_state_comes_again_is_named():
+    assert verdicts.judge_generators({0: "a", 25: "b", 50: "c"}) == []
+    assert verdicts.judge_generators({0: "a", 25: "a", 50: "a"}) == []  # the script has another one
+    [found] = verdicts.judge_generators({0: "a", 25: "b", 50: "c", 75: "b"})
+    assert found.status == BAD and "reset by iteration 75" in found.verdict and "of checkpoint 25" in found.number
 
 
 def test_kl_bounds_are_those_of_the_steps_that_training_takes():
@@ -326,7 +347,7 @@ def test_normalizers():
     rare, many, unclear = numbers(0.002, 0.0, 0.009), numbers(0.05, 0.011, 0.09), numbers(0.01, 0.005, 0.015)
     assert judge(rare, rare).status == GOOD
     assert judge(rare | dict(looks=4), rare).status == UNCLEAR  # 1.29 times as wide, of the most of four
-    assert judge(rare, many)[::2] == (BAD, "Clipping changes many rewards.")
+    assert judge(rare, many)[::2] == (BAD, "Clipping changes many rewards: try a larger --reward-clip-range.")
     assert judge(unclear, rare).status == UNCLEAR
     assert judge(rare, dict(mean=0.002, interval=None)).status == UNCLEAR
     assert judge(numbers(0.0, 0.0, 0.0)).verdict == "No clipping was seen."
@@ -346,6 +367,8 @@ def test_speed_and_completeness():
     assert verdicts.judge_speed(np.array([1.0, *[1000.0] * 8, 400, 400]), True).status == CAUTION
     assert verdicts.judge_completeness(100, 100).status == NONE
     assert verdicts.judge_completeness(99, 100).status == CAUTION
+    assert verdicts.judge_completeness(90, 100, 25).status == NONE  # the next file would be at 115
+    assert verdicts.judge_completeness(75, 100, 25).status == CAUTION
 
 
 def test_difference_is_welchs_corrected_for_the_looks():

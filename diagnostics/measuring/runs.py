@@ -44,6 +44,7 @@ CONTRACT = dict(
     update="(args, state, batch): changes the state by one iteration's update, and returns its statistics",
 )
 OPTIONAL = "value_loss(args, value, batch), if there is a value network: the scalar that its step minimizes"
+NEEDED = "(required)"  # tyro says "(default: )", because it would take an empty list
 NOT_OF_THE_RUN = "runs_dir run_name overwrite compile".split()  # two copies of a run may differ in these
 NOT_OF_THE_SETTING = ["squash_action", "env_id", "seed", "checkpoint_every", *NOT_OF_THE_RUN]
 
@@ -107,7 +108,7 @@ COUNT = 10**6  # the most that an option may be which counts repeats or episodes
 class Options:
     """The options of every diagnostic that samples."""
 
-    runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN ...", help_behavior_hint=NEEDED)]
     """run folders, all of one environment"""
     script: Path | None = None
     """algorithm script; default: the one in algos/ that the run names"""
