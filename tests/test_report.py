@@ -240,18 +240,19 @@ def test_a_kl_that_is_not_finite_is_too_long_and_a_missing_one_is_not_counted(tm
 
 def step(mean, half, iteration=0):
     change = numbers(mean, mean - half, mean + half)
-    return dict(iteration=iteration, promised=0.01, change=change, episodes=1001)
+    return dict(iteration=iteration, change=change, updates=1001)
 
 
 def test_gains():
-    """Of two steps the intervals are 97.5 % ones: 1.144 times as wide, from a thousand episodes."""
+    """At two checkpoints the intervals are 97.5 % ones: 1.144 times as wide, from a thousand updates."""
     assert verdicts.judge_gains([step(10, 9.9)]).status == GOOD
     assert verdicts.judge_gains([step(10, 9.9), step(0, 5)]).status == UNCLEAR
     assert verdicts.judge_gains([step(10, 8.7), step(0, 5)]).status == GOOD
     assert verdicts.judge_gains([step(10, 1), step(0, 5), step(0, 5)]).status == UNCLEAR
     found = verdicts.judge_gains([step(10, 8), step(-10, 8, iteration=300), step(0, 5)])
     assert found.status == CAUTION and "iteration 300" in found.number
-    assert found.verdict == ("1 of 3 steps raised the reward, 1 lowered it, 1 is undecided after 1,001 episodes.")
+    text = "Updates raise the reward on average at 1 of 3 checkpoints and lower it at 1; 1 is undecided."
+    assert found.verdict == text
     assert verdicts.judge_gains([step(-10, 8), step(0, 5)]).status == BAD
 
 
