@@ -7,7 +7,7 @@ and how fast was it? The page is report.html, one self-contained file; the same 
     python diagnostics/report.py runs/Hopper-v5__{ppo,trpo}__seed[12] --out report
 
 What progress.csv and the checkpoints say is taken from there. The other diagnostics (evaluate, gradient, trust_region,
-landscape, value) measure the rest, at four checkpoints and from fewer samples than by default, and keep it in their
+steps, value) measure the rest, at four checkpoints and from fewer samples than by default, and keep it in their
 files in the same folder. So an interrupted report resumes where it stopped, and results from more samples are
 preferred. --quick samples nothing and shows what these files contain.
 
@@ -31,10 +31,10 @@ from typing import Annotated, Any, NamedTuple
 import evaluate
 import gradient
 import jinja2
-import landscape
 import matplotlib
 import numpy as np
 import reference
+import steps
 import torch
 import trust_region
 import value
@@ -65,12 +65,13 @@ class Args(runs.LabelledOptions):
     """episodes at each of these checkpoints, and at the last one"""
     gradient_pairs: int = 100_000
     """least number of pairs for the noise scale at each of them; 20 estimates, each from a training batch or more"""
-    reward_pairs: int = 30_000
-    """approximate number of pairs of the episodes before and after a step"""
+    reward_pairs: int = 8_000
+    """approximate number of pairs of the episodes before and after each of eight updates, together"""
     heldout_pairs: int = 10_240
     """fresh pairs that the step's length, the critic and the normalizers are measured on"""
 
 
+UPDATES = 8  # at each checkpoint; a single one says little about the typical one
 POLL = 2  # seconds between two looks for a new checkpoint
 
 # Runs, and what is measured of them ----------------------------------------------------------------------------------
@@ -144,12 +145,13 @@ def measure(args: Args, opened: list[list[Source]], out: Path) -> None:
     played = list(dict.fromkeys([*chosen, *(sources[-1] for sources in opened)]))
     shared = {name: getattr(args, name) for name in ("runs", "script", "out", "jobs", "seed", "overwrite")}
     of_gradient = dict(pairs=(), repeats=20, true_pairs=args.gradient_pairs * 19 // 20)
+    of_updates = steps.Args(**shared, rewards=UPDATES, reward_pairs=args.reward_pairs)
     heldout = dict(heldout_pairs=args.heldout_pairs)
     parts = [
         ("evaluate", evaluate.Args(**shared, episodes=args.episodes), evaluate.episode_work, played),
         ("gradient", gradient.Args(**shared, **of_gradient), gradient.gradient_work, chosen),
         ("trust_region", trust_region.Args(**shared, **heldout), trust_region.step_work, chosen),
-        ("landscape", landscape.Args(**shared, reward_pairs=args.reward_pairs), whole_step_work, chosen),
+        ("updates", of_updates, steps.updates_work, chosen),
         ("value", value.Args(**shared, **heldout), value.value_work, [x for x in chosen if runs.has_critic(x)]),
         ("report", args, fresh_work, chosen),
     ]
@@ -162,27 +164,17 @@ def measure(args: Args, opened: list[list[Source]], out: Path) -> None:
             print("done")
 
 
-def whole_step_work(options: landscape.Args, source: Source) -> kept.Work:
-    """Returns the work of measuring reward and surrogate before and after the whole step from a fresh batch of the
-    training's size."""
-    pairs = runs.batch_size(runs.read_config(source.run))
-    kind = dict(step_pairs=pairs, reward_pairs=options.reward_pairs, common_seeds=True)
-    points = [dict(step=a, random=0.0) for a in (0.0, 1.0)]
-    work = landscape.landscape_work(options, source, [kind], points)
-    return work._replace(steps=options.reward_pairs + pairs // 2)
-
-
 def fresh_work(args: Args, source: Source) -> kept.Work:
     cells = [kept.identify(source, args.seed) | dict(fresh_pairs=args.heldout_pairs)]
     calls = partial(draw_fresh, args, source), partial(measure_fresh, source)
     return kept.Work(source, cells, args.heldout_pairs, *calls)
 
 
-SIZES = dict(
+SIZES = dict(  # by file: the name of the size of its sample, and what it is
     evaluate=("episodes", "episodes"),
     gradient=("true_pairs", 'pairs of the "true" gradient'),
     trust_region=("heldout_pairs", "held-out pairs for the step's length"),
-    landscape=("reward_pairs", "pairs or so for the gain of a step"),
+    updates=("reward_pairs", f"pairs or so for each of {UPDATES} updates"),
     value=("heldout_pairs", "held-out pairs for the critic's errors"),
     report=("fresh_pairs", "held-out pairs for the rest"),
 )
@@ -190,8 +182,8 @@ SIZES = dict(
 
 def cells_of_run(folders: list[Path], sources: list[Source], batch_size: int) -> dict[str, list[dict[str, Any]]]:
     """Returns what the diagnostics' files in the folders hold about a run's checkpoints as they are now: for each
-    iteration, the cell from the most samples. For landscapes, that is the end of the whole step, with what the
-    surrogate `promised`. Stops at a damaged file."""
+    iteration, the cell from the most samples. Updates count if they are from about as many pairs as in training. Stops
+    at a damaged file."""
     found, run = {}, sources[0].run
     for name, (size, _) in SIZES.items():
         cells = []
@@ -202,21 +194,9 @@ def cells_of_run(folders: list[Path], sources: list[Source], batch_size: int) ->
             except (TypeError, KeyError):
                 runs.stop(f"{path} is damaged; move it away")
         cells = [x for x in cells if size in x and not x.get("deterministic")]
-        cells = whole_steps(cells, batch_size) if name == "landscape" else cells
+        cells = [x for x in cells if name != "updates" or 0.9 < x["step_pairs"] / batch_size < 1.1]
         found[name] = list(kept.largest_cells(cells, size).values())
     return found
-
-
-def whole_steps(cells: list[dict[str, Any]], batch_size: int) -> list[dict[str, Any]]:
-    """Returns those of a landscape's cells that are at the end of a step from about as many pairs as a training batch
-    has."""
-    found = {}
-    for x in cells:
-        alike = 0.9 < x["step_pairs"] / batch_size < 1.1
-        if alike and x["random"] == 0 and x["step"] in (0, 1) and x["common_seeds"]:
-            found.setdefault((x["iteration"], x["step_pairs"], x["reward_pairs"], x["seed"]), {})[x["step"]] = x
-    whole = [x for x in found.values() if len(x) == 2]
-    return [x[1] | dict(promised=x[1]["surrogate"] - x[0]["surrogate"]) for x in whole]
 
 
 COLUMNS = "global_step sps episodes episodic_return episodic_length entropy mean_kl explained_variance".split()
@@ -434,14 +414,15 @@ def kl_bounds(run: Run) -> np.ndarray:
 def find_steps(run: Run) -> list[Finding]:
     heldout = [x["heldout"] | dict(iteration=x["iteration"]) for x in run.cells["trust_region"]]
     kls = [x | dict(mean=x["mean_kl"], interval=x["mean_kl_interval"]) for x in heldout]
-    lengths = verdicts.judge_lengths(run.progress["mean_kl"], kl_bounds(run), kls)
+    returns = run.progress["episodic_return"]
+    lengths = verdicts.judge_lengths(run.progress["mean_kl"], kl_bounds(run), kls, returns)
     if clipped := [x for x in run.cells["trust_region"] if "max_ratio_allowed" in x]:
         # The clip may follow a schedule. Each ratio is a mean over parts of a batch's size, so it is typical of one.
         most = max(clipped, key=lambda x: x["heldout"]["max_ratio"] - x["max_ratio_allowed"])
         text = f"typical largest ratio in a batch of held-out pairs {short(most['heldout']['max_ratio'])}, at iteration"
         text = f"{lengths.number}; {text} {most['iteration']}, where the clip is at {short(most['max_ratio_allowed'])}"
         lengths = lengths._replace(number=text)
-    gains = verdicts.judge_gains(run.cells["landscape"]) if run.cells["landscape"] else NOT_MEASURED
+    gains = verdicts.judge_gains(run.cells["updates"]) if run.cells["updates"] else NOT_MEASURED
     return [lengths, gains, *find_motion(run, "policy", "policy")]
 
 
@@ -461,7 +442,7 @@ def draw_lengths(axis: Axes, run: Run) -> None:
 
 
 def draw_gains(axis: Axes, run: Run) -> None:
-    draw_sampled(axis, run, run.cells["landscape"], [x["change"] for x in run.cells["landscape"]])
+    draw_sampled(axis, run, run.cells["updates"], [x["change"] for x in run.cells["updates"]])
     axis.axhline(0, **LEVEL)
 
 
@@ -576,7 +557,7 @@ class Section(NamedTuple):
 
 JUDGED_AT = " The median checkpoint after the first is judged."
 LINES = " The line shows every iteration of training, the points what was sampled at checkpoints, with 95 % intervals."
-PAIRED = " A whole step from a fresh batch of the training's size is played with the same seeds before and after. "
+PAIRED = f" The policies before and after each of {UPDATES} updates from fresh batches play with the same seeds. "
 ERRORS = " Errors are the mean of |V - target| / |target| held out (CL Fig. 3): 1 is as large as the target."
 SECTIONS = [
     Section("What was run", find_completeness),

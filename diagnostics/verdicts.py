@@ -64,9 +64,10 @@ RULES = dict(
     "too small (ours).",
     lengths=f"Short enough: TRPO's own bound on the mean KL; of other algorithms {LARGEST_DELTA} nats, the largest "
     f"bound in IM's tables of TRPO's settings. Too long: more than {100 * TOO_OFTEN:g} % of the iterations exceed it, "
-    f"or one of them exceeds {FAR_BEYOND} times as much (ours). What is not finite exceeds both.",
-    gains="Raised or lowered the reward: the interval of the difference of the returns of the same seeds, corrected "
-    "for the number of steps looked at, lies on one side of 0. Good: at least half of them raised it, none lowered it "
+    f"or one of them exceeds {FAR_BEYOND} times as much, and the median return of the five after it is below that of "
+    "the six to it (ours). What is not finite exceeds both.",
+    gains="Raise or lower the reward: the t interval of the mean change over updates, corrected for the number of "
+    "checkpoints, lies on one side of 0. Good: they raise it at half of the checkpoints or more, and lower it at none "
     "(ours).",
     critic="Explained variance of the discounted returns of fresh segments: at 0 the critic is no better than a "
     f"constant, by definition; above {MOST} it predicts most of what differs (ours). Where an episode is cut off, by a "
@@ -140,7 +141,9 @@ def judge_learning(
     elif fall and fall["interval"] and low > 0:
         half = (fall["interval"][1] - fall["interval"][0]) / 2
         seen = max(0, least) + half * (1 + POWER / stats.norm.ppf(1 - 0.025 / fall["looks"]))
-        number += f"; a later fall by {percent(seen / gain['mean'])} of that would have been seen in 4 of 5 cases"
+        if seen < gain["mean"]:
+            share = percent(seen / gain["mean"])
+            number += f"; a fall by {share} of that from an earlier height would have been seen in 4 of 5 cases"
     return Finding(status, number, text)
 
 
@@ -228,10 +231,10 @@ def judge_batch(batch_size: int, scale: dict[str, Any], iteration: int) -> Findi
     return Finding(UNCLEAR, number, "Cannot tell whether there is more signal or more noise in a batch.")
 
 
-def judge_lengths(kls: np.ndarray, bounds: np.ndarray, heldout: list[dict[str, Any]]) -> Finding:
-    """Judges by the mean KL of every iteration's step on its own batch [n], by its bounds [n or more], and by the mean
-    KL held out at some checkpoints. A KL is inf where it was not finite, which is too long, and nan where none was
-    logged."""
+def judge_lengths(kls: np.ndarray, bounds: np.ndarray, heldout: list[dict], returns: np.ndarray) -> Finding:
+    """Judges by the mean KL of every iteration's step on its own batch [n], by its bounds [n or more], by the mean KL
+    held out at some checkpoints, and by the return that each iteration logged before its step [n]. A KL is inf where
+    it was not finite, which is too long, and nan where none was logged."""
     of_training, logged = bounds[: len(kls)], ~np.isnan(kls)  # an agent from elsewhere may have logged none
     too_long = (kls > 1.001 * of_training)[logged]  # a line search accepts what rounding puts onto the bound
     above = too_long.mean().item() if logged.any() else 0.0
@@ -247,8 +250,11 @@ def judge_lengths(kls: np.ndarray, bounds: np.ndarray, heldout: list[dict[str, A
     largest = int(np.nanargmax(kls / of_training)) if logged.any() else 0
     if kls[largest] > FAR_BEYOND * of_training[largest]:
         first, last = max(0, largest - 5), min(len(kls), largest + 6)
-        text = f"One step went much too far, that of iteration {largest}, with a mean KL of {short(kls[largest])} nats"
-        return Finding(BAD, number, f"{text}: `replay.py RUN --from {first} --to {last}` shows what it did.")
+        before, after = (typical(returns[x]) for x in (slice(first, largest + 1), slice(largest + 1, last)))
+        if not after >= before:
+            text = f"One step went much too far, that of iteration {largest}, with a mean KL of {short(kls[largest])}"
+            return Finding(BAD, number, f"{text} nats: `replay.py RUN --from {first} --to {last}` shows what it did.")
+        number += f"; that of iteration {largest} was {short(kls[largest])}, after which the return was no lower"
     corrected = [widened(x, x["parts"], len(heldout)) for x in heldout]
     longer = [x for x in corrected if x["interval"] and not x["interval"][0] <= bounds[x["iteration"]]]  # nor nan
     if longer:
@@ -259,22 +265,19 @@ def judge_lengths(kls: np.ndarray, bounds: np.ndarray, heldout: list[dict[str, A
     return Finding(GOOD, number, "Steps are short enough.")
 
 
-def judge_gains(steps: list[dict[str, Any]]) -> Finding:
-    """Judges what the surrogate promised of whole steps against what the reward did, paired by seed. Each step has
-    iteration, promised, change (mean and 95 % interval) and episodes."""
-    changes = [x | widened(x["change"], x["episodes"], len(steps)) for x in steps]
+def judge_gains(cells: list[dict[str, Any]]) -> Finding:
+    """Judges what updates from fresh batches did to the reward on average, at each of some checkpoints, as steps.py
+    measures it."""
+    changes = [x | widened(x["change"], x["updates"], len(cells)) for x in cells]
     rose, fell = ([x for x in changes if min(sign * end for end in x["interval"]) > 0] for sign in (1, -1))
-    found = [f"{with_ends(x)} at iteration {x['iteration']} (promised {x['promised']:+.2g})" for x in changes]
-    number = f"reward gained: {'; '.join(found)}"
-    text = f"{len(rose)} of {len(steps)} steps raised the reward, {len(fell)} lowered it"
-    unknown = [x["episodes"] for x, y in zip(steps, changes) if y not in rose + fell]
-    if unknown:
-        count = f"{len(unknown)} {'is' if len(unknown) == 1 else 'are'} undecided"
-        text += f", {count} after {' and '.join(f'{n:,}' for n in unknown)} episodes"
-    text += "."
+    found = [f"{with_ends(x)} at iteration {x['iteration']}" for x in changes]
+    number = f"an update changes the return by {'; '.join(found)}, the mean of {changes[0]['updates']} updates"
+    text = f"Updates raise the reward on average at {len(rose)} of {len(cells)} checkpoints and lower it at {len(fell)}"
+    unknown = len(cells) - len(rose) - len(fell)
+    text += f"; {unknown} {'is' if unknown == 1 else 'are'} undecided." if unknown else "."
     if fell:
         return Finding(BAD if len(fell) > len(rose) else CAUTION, number, text)
-    return Finding(GOOD if len(rose) >= len(unknown) else UNCLEAR, number, text)
+    return Finding(GOOD if len(rose) >= unknown else UNCLEAR, number, text)
 
 
 ERRORS = " `value.py RUN` shows its errors at every checkpoint; try more --value-epochs or a larger --value-lr."

@@ -43,7 +43,9 @@ def test_learning(gain, fall, status):
     assert ("better at iteration 7" in found.verdict) == (fall is not None and fall["interval"][0] > 20)
     assert ("ended below where it began" in found.verdict) == (gain["mean"] == -50)
     # 20 + 31 * (1 + 0.842 / 1.960), and the gain is 100
-    assert ("fall by 64 % of that would have been seen in 4 of 5 cases" in found.number) == ("looks" in (fall or {}))
+    assert ("fall by 64 % of that from an earlier height would have been seen in 4 of 5 cases" in found.number) == (
+        "looks" in (fall or {})
+    )
 
 
 def test_a_fall_of_the_curve_is_seen_without_sampling():
@@ -197,23 +199,27 @@ def test_batch(ends, status, cosine):
     assert found.status == status and cosine in found.verdict
 
 
+def judge_lengths(kls, bounds, heldout, returns=None):
+    return verdicts.judge_lengths(kls, bounds, heldout, np.full(len(kls), np.nan) if returns is None else returns)
+
+
 def test_lengths():
     kls, bounds = np.full(100, 0.01), np.full(100, 0.04)
     within = numbers(0.05, 0.03, 0.07, iteration=3, parts=1001)
     beyond = numbers(0.05, 0.041, 0.059, iteration=4, parts=1001)
-    assert verdicts.judge_lengths(kls, bounds, []).status == GOOD
-    assert verdicts.judge_lengths(kls, bounds, [within]).status == GOOD
-    assert verdicts.judge_lengths(kls, bounds, [beyond]).status == CAUTION
-    assert verdicts.judge_lengths(kls, bounds, [within, beyond]).status == GOOD  # 1.144 times as wide, of two looks
+    assert judge_lengths(kls, bounds, []).status == GOOD
+    assert judge_lengths(kls, bounds, [within]).status == GOOD
+    assert judge_lengths(kls, bounds, [beyond]).status == CAUTION
+    assert judge_lengths(kls, bounds, [within, beyond]).status == GOOD  # 1.144 times as wide, of two looks
     beyond["interval"] = [0.0422, 0.0578]
-    found = verdicts.judge_lengths(kls, bounds, [within, beyond])
+    found = judge_lengths(kls, bounds, [within, beyond])
     assert found.status == CAUTION and "1 of 2" in found.verdict
     unbounded = dict(mean=np.nan, interval=[np.nan, np.nan], iteration=4, parts=1001)
-    assert verdicts.judge_lengths(kls, bounds, [within, unbounded]).status == CAUTION
+    assert judge_lengths(kls, bounds, [within, unbounded]).status == CAUTION
     kls[:5] = 0.041
-    assert verdicts.judge_lengths(kls, bounds, []).status == GOOD
+    assert judge_lengths(kls, bounds, []).status == GOOD
     kls[5] = 0.041
-    found = verdicts.judge_lengths(kls, bounds, [])
+    found = judge_lengths(kls, bounds, [])
     assert found.status == BAD and "6 % of 100" in found.number
 
 
@@ -222,12 +228,12 @@ def test_a_kl_that_is_not_finite_is_too_long_and_a_missing_one_is_not_counted(tm
     rows = [f"{i},{10 * i + 10},1,1,1,1,1,{kl}" for i, kl in enumerate(["0.01", "nan", "inf", "", *["0.01"] * 36])]
     (tmp_path / "progress.csv").write_text("\n".join([columns, *rows[:20], *rows[24:]]) + "\n")
     progress = load("report").read_columns(tmp_path)
-    found = verdicts.judge_lengths(progress["mean_kl"], np.full(40, 0.13), [])
+    found = judge_lengths(progress["mean_kl"], np.full(40, 0.13), [])
     assert found.status == BAD and "in 5.7 % of 35 iterations (exact), not finite in 2 of them" in found.number
     assert "the first of them in iteration 1:" in found.verdict
-    found = verdicts.judge_lengths(progress["mean_kl"][2:], np.full(38, 0.13), [])
+    found = judge_lengths(progress["mean_kl"][2:], np.full(38, 0.13), [])
     assert found.status == BAD and "One step went much too far, that of iteration 0" in found.verdict
-    found = verdicts.judge_lengths(progress["mean_kl"][3:4], np.full(1, 0.13), [])
+    found = judge_lengths(progress["mean_kl"][3:4], np.full(1, 0.13), [])
     assert found.status == UNCLEAR and "no iteration's mean KL was logged" in found.number
     config = dict(algo="ppo", args=dict(num_steps=10, num_envs=1, total_timesteps=400))
     run = SimpleNamespace(config=config, progress=progress, saved={}, has_critic=False)
@@ -240,18 +246,19 @@ def test_a_kl_that_is_not_finite_is_too_long_and_a_missing_one_is_not_counted(tm
 
 def step(mean, half, iteration=0):
     change = numbers(mean, mean - half, mean + half)
-    return dict(iteration=iteration, promised=0.01, change=change, episodes=1001)
+    return dict(iteration=iteration, change=change, updates=1001)
 
 
 def test_gains():
-    """Of two steps the intervals are 97.5 % ones: 1.144 times as wide, from a thousand episodes."""
+    """At two checkpoints the intervals are 97.5 % ones: 1.144 times as wide, from a thousand updates."""
     assert verdicts.judge_gains([step(10, 9.9)]).status == GOOD
     assert verdicts.judge_gains([step(10, 9.9), step(0, 5)]).status == UNCLEAR
     assert verdicts.judge_gains([step(10, 8.7), step(0, 5)]).status == GOOD
     assert verdicts.judge_gains([step(10, 1), step(0, 5), step(0, 5)]).status == UNCLEAR
     found = verdicts.judge_gains([step(10, 8), step(-10, 8, iteration=300), step(0, 5)])
     assert found.status == CAUTION and "iteration 300" in found.number
-    assert found.verdict == ("1 of 3 steps raised the reward, 1 lowered it, 1 is undecided after 1,001 episodes.")
+    text = "Updates raise the reward on average at 1 of 3 checkpoints and lower it at 1; 1 is undecided."
+    assert found.verdict == text
     assert verdicts.judge_gains([step(-10, 8), step(0, 5)]).status == BAD
 
 
@@ -312,18 +319,22 @@ def test_kl_bounds_are_those_of_the_steps_that_training_takes():
     run = SimpleNamespace(config=dict(args=settings), progress=dict(mean_kl=np.zeros(4)), batch_size=2048, last=3)
     bounds = load("report").kl_bounds(run)
     assert bounds.tolist() == pytest.approx([0.04, 0.05, 0.06, 0.07])
-    assert "above 0.04 to 0.07 nats in 25 % of 4" in verdicts.judge_lengths(bounds * [1, 1, 1.1, 1], bounds, []).number
+    assert "above 0.04 to 0.07 nats in 25 % of 4" in judge_lengths(bounds * [1, 1, 1.1, 1], bounds, []).number
 
 
 def test_one_step_that_goes_much_too_far_is_named():
     kls = np.full(200, 0.01)
     kls[33] = 9.9
-    found = verdicts.judge_lengths(kls, np.full(200, 0.13), [])
+    found = judge_lengths(kls, np.full(200, 0.13), [])
     assert found.status == verdicts.BAD and "above 0.13 nats in 0.5 % of 200" in found.number
     assert "that of iteration 33, with a mean KL of 9.9 nats" in found.verdict
     assert "`replay.py RUN --from 28 --to 39`" in found.verdict
+    returns = np.where(np.arange(200) <= 33, 1000.0, 999.0)  # iteration 33 collects its returns before its step
+    assert judge_lengths(kls, np.full(200, 0.13), [], returns).status == BAD
+    found = judge_lengths(kls, np.full(200, 0.13), [], -returns)
+    assert found.status == GOOD and "iteration 33 was 9.9, after which the return was no lower" in found.number
     kls[33] = 1.2
-    assert verdicts.judge_lengths(kls, np.full(200, 0.13), []).status == GOOD
+    assert judge_lengths(kls, np.full(200, 0.13), []).status == GOOD
 
 
 def test_the_step_from_the_newest_checkpoint_of_an_unfinished_run_has_a_bound():
@@ -334,7 +345,7 @@ def test_the_step_from_the_newest_checkpoint_of_an_unfinished_run_has_a_bound():
     assert bounds.tolist() == pytest.approx([0.04, 0.05, 0.06])
     for mean, status in ((0.05, GOOD), (0.09, CAUTION)):
         held_out = dict(mean=mean, interval=[mean - 0.01, mean + 0.01], iteration=2, parts=5)
-        assert verdicts.judge_lengths(np.zeros(2), bounds, [held_out]).status == status
+        assert judge_lengths(np.zeros(2), bounds, [held_out]).status == status
 
 
 def test_normalizers():

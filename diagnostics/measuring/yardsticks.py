@@ -22,20 +22,20 @@ MOST = 2048  # steps of a segment
 FEWEST = 4  # segments
 
 
-def check(source: Source, seed: int) -> list[str]:
+def check(source: Source, seed: int) -> dict[str, str]:
     """Returns what is wrong with the script of a checkpoint, judged by some fresh segments with frozen statistics and
-    by two updates from one of them."""
+    by two updates from one of them: a text for each thing that was checked, empty where it is right."""
     script, args, state = sampling.checkpoint_state(source)
     steps = min(args.num_steps, MOST)
     data = collect_group(source, (seed, source.iteration, 6), max(FEWEST, MOST // steps), steps)
     batch = script.estimate_advantages(args, state, data)
-    found = [wrong_noise(state, data, steps), wrong_rewards(args, data), wrong_objective(script, args, state, batch)]
+    found = {"noise": wrong_noise(state, data, steps), "scaled rewards": wrong_rewards(args, data)}
     if hasattr(state, "value"):
-        found.append(explain_wrong_targets(wrong_targets(script, args, state, data)))
-        found.append(wrong_advantages(args, state, batch, data))
-        found.append(wrong_value_loss(script, args, state, batch))
-    found.append(not_shuffled(source, seed))
-    return [text for text in found if text]
+        found["value targets"] = explain_wrong_targets(wrong_targets(script, args, state, data))
+        found["advantages"] = wrong_advantages(args, state, batch, data)
+        found["value loss"] = wrong_value_loss(script, args, state, batch)
+    found |= {"objective": wrong_objective(script, args, state, batch), "shuffling": not_shuffled(source, seed)}
+    return {name: text for name, text in found.items() if text is not None}  # None where it cannot be checked
 
 
 # Rollouts ------------------------------------------------------------------------------------------------------------
