@@ -90,7 +90,7 @@ class Run(NamedTuple):
     saved: dict[int, dict[str, Any]] = {}  # what its checkpoints hold, by iteration, as `summarize` returns it
     cells: dict[str, list[dict[str, Any]]] = {}  # by the file that holds them, one for each measured iteration
     checked: int | None = None  # iteration of the checkpoint on which the script was checked
-    faults: list[str] = []  # what the script computes wrongly
+    faults: dict[str, str] = {}  # what was checked of the script, with a text where it is wrong
     curve: list[float] = []  # what it earned, as reference.read_curve returns it
     reference: dict[str, Any] | None = None  # what others earned, as reference.curves returns it
 
@@ -277,11 +277,11 @@ def find_completeness(run: Run) -> list[Finding]:
 
 
 def find_faults(run: Run) -> list[Finding]:
-    if run.faults:
+    if wrong := [text for text in run.faults.values() if text]:
         number = f"iteration {run.checked}; compare with algos/ppo.py"
-        return [Finding(verdicts.BAD, number, text) for text in run.faults]
-    what = "noise, rewards, advantages, value targets, gradients of the losses, shuffling"
-    return [Finding(verdicts.GOOD, f"at iteration {run.checked}: {what}", "It computes what it should.")]
+        return [Finding(verdicts.BAD, number, text) for text in wrong]
+    what = f"at iteration {run.checked}: {', '.join(run.faults)}"
+    return [Finding(verdicts.GOOD, what, "It computes what it should.")]
 
 
 def describe_run(run: Run) -> dict[str, str]:

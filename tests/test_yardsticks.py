@@ -15,7 +15,9 @@ from measuring import yardsticks
 def test_no_script_is_accused(known, algo):
     for iteration in (0, 2):
         source = measuring.runs.Source(ROOT / "algos" / f"{algo}.py", known / f"few_{algo}", iteration)
-        assert yardsticks.check(source, 0) == []
+        found = yardsticks.check(source, 0)
+        assert not any(found.values())
+        assert ("objective" in found, "advantages" in found) == (algo != "vmpo", algo != "reinforce")
 
 
 @pytest.mark.parametrize(
@@ -31,7 +33,7 @@ def test_no_setting_is_accused(known, monkeypatch, settings):
     read = measuring.sampling.read_checkpoint
     with_settings = lambda source: (read(source)[0], replace(read(source)[1], **settings), read(source)[2])
     monkeypatch.setattr(measuring.sampling, "read_checkpoint", with_settings)
-    assert yardsticks.check(source, 0) == []
+    assert not any(yardsticks.check(source, 0).values())
 
 
 NAMED = {
@@ -52,7 +54,7 @@ NAMED = {
 @pytest.mark.parametrize("case", [x for x in sabotage.BUGS if x.name in NAMED], ids=lambda x: x.name)
 def test_planted_bugs_are_named(known, tmp_path, case):
     source = measuring.runs.Source(sabotage.write_script(case, tmp_path), known / "ppo", 1)
-    assert NAMED[case.name] in " ".join(yardsticks.check(source, 0))
+    assert NAMED[case.name] in " ".join(yardsticks.check(source, 0).values())
 
 
 def test_entropy_bonus_with_the_wrong_sign_is_named(known, tmp_path, monkeypatch):

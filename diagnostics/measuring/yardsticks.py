@@ -1,5 +1,6 @@
 """Checks what any script of the contract must compute, with code that is not the script's: a script that is under test
-cannot be its own yardstick. Each function returns a text that says what is wrong, or an empty one."""
+cannot be its own yardstick. Each function returns a text that says what is wrong, an empty one where nothing is, or
+None where it cannot be told."""
 
 from dataclasses import replace
 from types import ModuleType
@@ -77,17 +78,17 @@ def wrong_noise(state: Any, data: dict[str, Any], num_steps: int) -> str:
     return ""
 
 
-def wrong_rewards(args: Any, data: dict[str, Any]) -> str:
+def wrong_rewards(args: Any, data: dict[str, Any]) -> str | None:
     """Judges whether the rewards to learn from are the environment's times one factor, as frozen statistics must make
     them, but for those that are clipped. Scaling by the rewards' own statistics adds a constant on purpose."""
     if getattr(args, "reward_scale_by", "returns") != "returns":
-        return ""
+        return None
     # A positive factor keeps the order, so the order of the rows, which is the script's own, does not matter.
     scaled, raw = np.sort(data["rewards"]), np.sort(data["raw_rewards"])
     limit = args.reward_clip_range if getattr(args, "reward_clip", False) else np.inf
     scaled, raw = (x[np.abs(scaled) < limit] for x in (scaled, raw))
     if not raw.any():
-        return ""
+        return None
     factor = scaled @ raw / (raw @ raw)
     if np.abs(scaled - factor * raw).max() <= 1e-3 * np.abs(scaled).max():
         return ""
@@ -162,12 +163,12 @@ def cosine(x: Tensor, y: Tensor) -> float:
     return (x @ y / (x.norm() * y.norm()).clamp(min=1e-30)).item()
 
 
-def wrong_objective(script: ModuleType, args: Any, state: Any, batch: dict[str, Tensor]) -> str:
+def wrong_objective(script: ModuleType, args: Any, state: Any, batch: dict[str, Tensor]) -> str | None:
     """Judges whether at the policy that acted, the gradient of the objective is the policy gradient of its advantages,
     normalized or not, and whether the entropy bonus raises the entropy. V-MPO's objective weights its pairs, so it is
     left out."""
     if "multipliers" in batch:
-        return ""
+        return None
     coef = getattr(args, "entropy_coef", 0.0)
     plain = replace(args, entropy_coef=0.0) if coef else args
     mine = gradient(script.objective(plain, state.policy, batch), state.policy)
@@ -195,12 +196,12 @@ def wrong_value_loss(script: ModuleType, args: Any, state: Any, batch: dict[str,
     return ""
 
 
-def not_shuffled(source: Source, seed: int) -> str:
+def not_shuffled(source: Source, seed: int) -> str | None:
     """Judges whether an update on minibatches depends on the random generator, as shuffling makes it."""
     script, args, state = sampling.checkpoint_state(source)
     steps = min(args.num_steps, MOST)
     if getattr(args, "num_minibatches", 1) < 2 or not isinstance(getattr(state, "rng", None), np.random.Generator):
-        return ""
+        return None
     script, args, state = sampling.fresh_state(source, (seed, source.iteration, 7), args.num_envs, steps)
     batch, after = script.estimate_advantages(args, state, script.rollout(args, state)), []
     networks = lambda state: [getattr(state, name) for name in ("policy", "value") if hasattr(state, name)]
