@@ -1,18 +1,23 @@
-"""Is this run healthy? One page about a run, or about several side by side, answers: did it learn, is its batch large
-enough, do its steps do what they promise, does its critic predict, does it still explore, what do its normalizers do,
-and how fast was it? The page is report.html, one self-contained file; the same is printed as text.
+"""Is this run healthy? One page about a run, or about several side by side, answers: does its script compute what it
+should, did it learn, is its batch large enough, do its steps do what they promise, does its critic predict, does it
+still explore, what do its normalizers do, and how fast was it? The page is report.html, one self-contained file; the
+same is printed as text, and verdicts.json holds the verdicts for programs.
 
     python diagnostics/report.py runs/Hopper-v5__ppo__seed1                        # a few minutes on two cores
-    python diagnostics/report.py runs/Hopper-v5__ppo__seed1 --quick                # seconds: no sampling
+    python diagnostics/report.py runs/Hopper-v5__ppo__seed1 --quick                # seconds
+    python diagnostics/report.py runs/Hopper-v5__ppo__seed1 --watch                # while it trains
     python diagnostics/report.py runs/Hopper-v5__{ppo,trpo}__seed[12] --out report
 
 What progress.csv and the checkpoints say is taken from there. The other diagnostics (evaluate, gradient, trust_region,
 steps, value) measure the rest, at four checkpoints and from fewer samples than by default, and keep it in their
 files in the same folder. So an interrupted report resumes where it stopped, and results from more samples are
-preferred. --quick samples nothing and shows what these files contain.
+preferred. --quick samples only a few segments, to check the script, and shows what these files contain.
+
+Whether a run learned enough is told by what ten runs of ppo.py had earned after as many steps (reference.py), or by the
+runs that --like names.
 
 The verdicts are functions of the numbers and are in verdicts.py, with their thresholds; the page states these with
-their source. To work elsewhere, this script needs report.html.jinja and what it imports beside it.
+their source. To work elsewhere, this script needs report.html.jinja, reference.json and what it imports beside it.
 """
 
 import base64
@@ -316,9 +321,12 @@ def find_learning(run: Run) -> list[Finding]:
             best = max(range(len(between)), key=lambda i: between[i].mean())
             fall = difference(between[best], last, looks=len(between))
             fall |= dict(iteration=cells[best + 1]["iteration"], looks=len(between))
-        found = verdicts.judge_learning(difference(last, first), spread, fall, spread, len(last))
-        return [found, find_enough(run), *find_agreement(run)]
-    return [find_learning_curve(run), find_enough(run), *find_agreement(run)]
+        learned = verdicts.judge_learning(difference(last, first), spread, fall, spread, len(last))
+    else:
+        learned = find_learning_curve(run)
+    enough = find_enough(run)  # where that can be told, it does not matter that the episodes are too few
+    told = learned.status == UNCLEAR and enough.status in (verdicts.GOOD, verdicts.CAUTION, verdicts.BAD)
+    return [*([] if told else [learned]), enough, *find_agreement(run)]
 
 
 def find_enough(run: Run) -> Finding:

@@ -503,6 +503,10 @@ def test_a_run_is_compared_with_reference_runs_and_with_runs_like_it(runs, capsy
     load("report").main([*report, "--like", str(runs / "run2"), str(runs / "run3")])
     told = " ".join(capsys.readouterr().out.split())
     assert "It learned less than each of 2 reference runs" in told and "2 reference runs, of ppo, 42 to 43" in told
+    assert "Cannot tell from 1 untrained episodes" in told
+    load("report").main([str(runs / "run3"), "--quick", "--like", str(runs / "run1"), str(runs / "run2")])
+    told = " ".join(capsys.readouterr().out.split())
+    assert "[good] It learned as much as the reference runs." in told and "untrained episodes" not in told
     reference.main([str(runs / "run2"), str(runs / "run3"), "--out", "curves.json"])
     kept = json.loads((runs / "curves.json").read_text())["InvertedPendulum-v5"]
     assert kept["seeds"] == [2, 3] and kept["returns"] == [[42.0], [43.0]] and kept["untrained"] == [2.0, 3.0]
