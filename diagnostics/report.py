@@ -13,8 +13,8 @@ steps, value) measure the rest, at four checkpoints and from fewer samples than 
 files in the same folder. So an interrupted report resumes where it stopped, and results from more samples are
 preferred. --quick samples only a few segments, to check the script, and shows what these files contain.
 
-Whether a run learned enough is told by what ten runs of ppo.py had earned after as many steps (reference.py), or by the
-runs that --like names.
+Whether a run learned enough is told by what runs of ppo.py had earned after as many steps (reference.py), or the runs
+that --like names.
 
 The verdicts are functions of the numbers and are in verdicts.py, with their thresholds; the page states these with
 their source. To work elsewhere, this script needs report.html.jinja, reference.json and what it imports beside it.

@@ -76,17 +76,13 @@ def test_a_curve_that_never_rose_has_not_fallen_from_its_height():
         (49.6, [], CAUTION, "each of 10 reference runs had after as many steps, since step 20,480. Its settings are"),
         (49.6, ["gamma"], CAUTION, "Its settings differ (gamma)"),
         (49.6, ["algo"], UNCLEAR, "another kind"),
-        (34.9, [], CAUTION, ""),
-        (34.4, [], BAD, ""),
-        (34.4, ["gamma"], CAUTION, ""),
-        (-700, [], BAD, ""),
+        (-700, [], CAUTION, ""),
         (np.nan, [], GOOD, ""),  # its last number counts
     ),
 )
 def test_what_others_earned_in_as_many_steps(mine, differing, status, text):
     """They gained 100 times or divided by 1.25, five and five: by t with 9 degrees of freedom, one more run gains less
-    than 49.9 (2.82 deviations of 0.247 below the mean logarithm) once in 100 times, and less than 34.7 (4.30) once in
-    1,000."""
+    than 49.9 (2.82 deviations of 0.247 below the mean logarithm) once in 100 times."""
     others = dict(untrained=[-510.0, -490.0], returns=[[-500 + x, -500 + x, 900.0] for x in [80.0, 125.0] * 5])
     found = verdicts.judge_enough([-400.0, mine - 500.0], others, "ppo", differing)
     assert found.status == status and text in found.verdict
