@@ -762,7 +762,7 @@ def watch(args: Args, styles: list[dict[str, Any]], out: Path) -> None:
         for x in findings:
             key = (x["run"], x["section"], x["status"], re.sub(r"[\d,.]+", "", x["verdict"]))
             told.add(key)
-            if key not in before:
+            if key not in before and x["verdict"] != NOT_MEASURED.verdict:
                 at = ", ".join(map(str, newest))
                 print(f"iteration {at}, {x['run']}: {x['section']} [{x['status']}] {x['verdict']}", flush=True)
     print(f"\n{out / 'report.html'}")

@@ -54,9 +54,10 @@ RULES = dict(
     f"that one more run of their kind falls below with a probability of {100 * BELOW:g} %, if the logarithms of their "
     "gains are normal (ours). Reference runs are of ppo.py with its defaults, or those of --like. Not as logged: the "
     "evaluated return and its interval lie outside all returns that training logged in the ten iterations around the "
-    f"checkpoint, by more than {100 * GAP:g} % of the larger one and by more than the episodes' standard deviation (ours; in 56 comparisons of healthy runs they lay outside by at most 3 %). Rollouts that are shorter "
-    "than an episode log only the short ones; where these were shorter than those evaluated, logged returns are also "
-    "scaled to their length.",
+    f"checkpoint, by more than {100 * GAP:g} % of the larger one and by more than the episodes' standard deviation "
+    "(ours; in 56 comparisons of healthy runs they lay outside by at most 3 %). Rollouts that are shorter than an "
+    "episode log only the short ones; where these were shorter than those evaluated, logged returns are also scaled to "
+    "their length.",
     batch="Large enough: the noise scale or more, where an estimate is as much signal as noise (McCandlish et al. "
     f"2018). Less is usual where agents learn (CL Fig. 2), so it gets no verdict; less than 1/{FAR_TOO_SMALL} is far "
     "too small (ours).",
