@@ -84,7 +84,7 @@ def test_what_others_earned_in_as_many_steps(mine, differing, status, text):
     """They gained 100 times or divided by 1.25, five and five: by t with 9 degrees of freedom, one more run gains less
     than 49.9 (2.82 deviations of 0.247 below the mean logarithm) once in 100 times."""
     others = dict(untrained=[-510.0, -490.0], returns=[[-500 + x, -500 + x, 900.0] for x in [80.0, 125.0] * 5])
-    found = verdicts.judge_enough([-400.0, mine - 500.0], others, "ppo", differing)
+    found = verdicts.judge_enough([-400.0, mine - 500.0, np.nan], others, "ppo", differing)
     assert found.status == status and text in found.verdict
     assert np.isnan(mine) or found.number.endswith("after 40,960 steps; 10 reference runs, of ppo, -420 to -375")
 
@@ -538,7 +538,7 @@ def test_watching_tells_what_changes_and_ends_with_the_run(runs, monkeypatch, ca
 
 
 def test_damage_to_checkpoints_and_log_is_told_without_sampling(runs, capsys):
-    """The value network stands still from iteration 1 on, and both statistics begin again at 2."""
+    """The value network stands still from iteration 1 on, both statistics begin again at 2, and the generator at 4."""
     train("ppo", runs, run_name="run", total_timesteps=1024)
     report = [str(runs / "run"), "--quick"]
     load("report").main(report)
@@ -549,6 +549,8 @@ def test_damage_to_checkpoints_and_log_is_told_without_sampling(runs, capsys):
         checkpoint = torch.load(path, weights_only=True) | dict(value=value)
         for name in ("obs_stats", "reward_stats"):
             checkpoint[name]["count"] -= 300
+        if path == rest[-1]:
+            checkpoint["rng"] = torch.load(rest[0], weights_only=True)["rng"]
         torch.save(checkpoint, path)
     load("report").main(report)
     told = " ".join(capsys.readouterr().out.split())
@@ -556,6 +558,7 @@ def test_damage_to_checkpoints_and_log_is_told_without_sampling(runs, capsys):
     for name in ("observations", "rewards"):
         assert f"[bad] The statistics of {name} were reset between iterations 1 and 2:" in told
     assert "[bad] The policy" not in told
+    assert "[bad] The random generator was reset by iteration 4" in told and "generator was reset" not in healthy
 
 
 def test_a_log_that_evaluation_denies_is_told(runs, capsys):
