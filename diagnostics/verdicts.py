@@ -69,12 +69,13 @@ RULES = dict(
     "checkpoints, lies on one side of 0. Good: they raise it at half of the checkpoints or more, and lower it at none "
     "(ours).",
     critic="Explained variance of the discounted returns of fresh segments: at 0 the critic is no better than a "
-    f"constant, by definition; above {MOST} it predicts most of what differs (ours). Where an episode is cut off, by a "
-    "time limit or the segment's end, its returns continue with the critic's own value, as in training. As "
-    f"logged: its median over ten iterations fell from above {HIGH} to below {LOW}, stayed there to the end, for "
-    "twenty iterations or more, and the value loss did not fall; or it was not above 0 in the second half of the "
-    f"training, where the loss was {100 * SHRUNK:g} % of the first or more (both ours). Where returns become alike, as "
-    "in a solved environment, the loss falls, and nothing is said.",
+    f"constant, by definition; above {MOST} it predicts most of what differs; in between there is no verdict (ours). "
+    "Where an episode is cut off, by a time limit or the segment's end, its returns continue with the critic's own "
+    "value, as in training. As logged: its median over ten iterations fell from above "
+    f"{HIGH} to below {LOW}, stayed there to the end, for twenty iterations or more, and the value loss did not fall; "
+    "or it was not above 0 in the second half of the training, where the loss was "
+    f"{100 * SHRUNK:g} % of the first or more (both ours). Where returns become alike, as in a solved environment, the "
+    "loss falls, and nothing is said.",
     exploration=f"Stopped: every action's standard deviation is below {ALMOST_NONE} of half the action's range. Grown: "
     f"one is above {GROWN} times what it was at first (both ours).",
     normalizers=f"Many: more than {100 * CLIPPED:g} % of the steps, at the checkpoint with the most (ours). A "
@@ -291,7 +292,7 @@ def judge_critic(explained: dict[str, Any], iteration: int) -> Finding:
     if low > MOST:
         return Finding(GOOD, number, "The critic predicts most of what differs between returns.")
     if low > 0 and high <= MOST:
-        return Finding(CAUTION, number, f"The critic predicts something, but less than half of what differs.{ERRORS}")
+        return Finding(NONE, number, "The critic predicts something, but less than half of what differs.")
     if high <= MOST:
         return Finding(CAUTION, number, f"The critic predicts at most {percent(high)} of what differs.{ERRORS}")
     text = f"Cannot tell from {explained['episodes']:,} episodes how much the critic predicts."
