@@ -1,7 +1,7 @@
 """How often is report.py right? Trains copies of the scripts with one bug each, and healthy scripts, has the report
 judge them all, and counts what it finds, what it names, and whom it accuses wrongly.
 
-    python tests/sabotage.py --out sabotage                # trains what is missing, judges it, writes the tables
+    python tests/sabotage.py --out sabotage                # trains what is missing, judges it, counts
     python tests/sabotage.py --out sabotage --full none    # the quick reports alone, in an hour of two cores
 
 A bug is *found* if any verdict is caution or bad, and *named* if one of these verdicts says what it is, by the pattern
@@ -9,7 +9,8 @@ of the bug. A *false alarm* is such a verdict about a healthy run. The speed of 
 it depends on what else the machine was doing. The thresholds of the report were chosen on seed 1 of the bugs marked
 `tuning` and of the healthy runs, and on nothing else here; these runs are counted apart.
 
-The result is OUT/sabotage.json, with every verdict, and OUT/sabotage.md, the tables of figures/report/README.md.
+The result is OUT/sabotage.json, with every verdict. From it figures/claims.py makes the tables and the picture of
+figures/report/README.md.
 """
 
 import json
@@ -423,26 +424,27 @@ def exact(k: int, n: int) -> str:
     return f"{k} of {n} [{100 * low:.0f} %, {100 * high:.0f} %]"
 
 
-def tables(results: list[dict[str, Any]]) -> str:
-    """Returns the two tables of the page: the rates of each group, and each bug."""
-    lines = ["| | `--quick` | in full |", "| --- | --- | --- |"]
+def rates(results: list[dict[str, Any]]) -> list[list[str]]:
+    """Returns the rows of a table with the rates of each group, its header first."""
+    rows = [["", "`--quick`", "in full"]]
     for group in GROUPS:
         counts = {kind: count(results, group, kind) for kind in ("quick", "full")}
         for name, quick in counts["quick"].items():
-            lines.append(f"| {group}: {name} | {exact(*quick)} | {exact(*counts['full'][name])} |")
-    lines += [
-        "",
-        "| bug | what it does | `--quick`: found, named | in full: found, named |",
-        "| --- | --- | --- | --- |",
-    ]
+            rows.append([f"{group}: {name}", exact(*quick), exact(*counts["full"][name])])
+    return rows
+
+
+def each_bug(results: list[dict[str, Any]]) -> list[list[str]]:
+    """Returns the rows of a table with what was found of each bug, in the runs on which no threshold was chosen."""
+    rows = [["bug", "what it does", "`--quick`: found, named", "in full: found, named"]]
     for bug in dict.fromkeys(x["name"] for x in results if not x["healthy"]):
         of_bug, cells = [x for x in results if x["name"] == bug and not x["healthy"]], []
         for kind in ("quick", "full"):
-            judged = [x for x in of_bug if kind in x and not GROUPS["bugs that thresholds were chosen on"](x)]
+            judged = [x for x in of_bug if kind in x and not (x["tuning"] and x["seed"] == 1)]
             found, named = (sum(f(x, kind) for x in judged) for f in FOUND.values())
             cells.append(f"{found}, {named} of {len(judged)}" if judged else "–")
-        lines.append(f"| {bug} | {of_bug[0]['what']} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        rows.append([bug, of_bug[0]["what"], *cells])
+    return rows
 
 
 # Main ----------------------------------------------------------------------------------------------------------------
@@ -468,8 +470,8 @@ def main() -> None:
         for job, findings in zip(chosen, found):
             results[jobs.index(job)][kind] = findings
     (out / "sabotage.json").write_text(json.dumps(results, indent=1))
-    (out / "sabotage.md").write_text(tables(results) + "\n")
-    print(tables(results))
+    for rows in (rates(results), each_bug(results)):
+        print("\n".join("  ".join(row) for row in rows), end="\n\n")
 
 
 if __name__ == "__main__":
