@@ -80,7 +80,8 @@ def of_none(x: Estimate, margin: float, text: str = "") -> Cell:
     small, other = negligible(x, margin), differs(x)
     verdict = HOLDS if small else NOT if other else UNCLEAR
     needs = x.needed(margin, 1.645 + 1.282) if verdict == UNCLEAR else None
-    return Cell(text or str(x), verdict, x.seeds, x.p(), needs=needs)
+    answers = "(differs: {}; negligible: {})".format(*("yes" if y else "no" for y in (other, small)))
+    return Cell(text or f"{x} {answers}", verdict, x.seeds, x.p(), needs=needs)
 
 
 def of_all(cells: list[Cell], text: str) -> Cell:

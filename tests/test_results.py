@@ -6,6 +6,7 @@ import re
 import sys
 from itertools import permutations
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -18,6 +19,7 @@ sys.path.insert(0, str(FIGURES))
 
 import claims
 import estimates
+import papers
 from claims import room
 from estimates import PLACES, Estimate, by_seed, finals, in_places, measured, plain, span
 
@@ -623,3 +625,25 @@ def test_every_number_is_measured_or_given(name):
         text = text.replace(x, "()") if x else text
     text = re.sub(r"`[^`]*`", " ", text)
     assert [text[max(0, x.start() - 30) : x.end() + 30] for x in NUMBER.finditer(text) if x.group() not in tables] == []
+
+
+# The programs in the rooms -------------------------------------------------------------------------------------------
+
+
+def test_humanoid_without_contact_forces():
+    load_copy(FIGURES / "reward" / "noforce.py")
+    ours, plain_one = (gymnasium.make(x).unwrapped for x in ("HumanoidNoForce-v4", "Humanoid-v4"))
+    observations = [env.reset(seed=0)[0] for env in (ours, plain_one)]
+    for _ in range(60):
+        observations = [env.step(np.zeros(17))[0] for env in (ours, plain_one)]
+    assert observations[1][-84:].any() and not observations[0][-84:].any()
+    np.testing.assert_array_equal(*(x[:-84] for x in observations))
+
+
+def test_the_experiment_without_a_baseline(monkeypatch):
+    monkeypatch.setattr(papers, "AGENTS", dict(papers.AGENTS))
+    monkeypatch.setattr(papers, "EXPERIMENTS", dict(papers.EXPERIMENTS))
+    load_copy(FIGURES / "critic" / "no_baseline.py")
+    experiment = papers.EXPERIMENTS["no-baseline"]
+    assert set(experiment.agents) == set(finals("critic/agents")) and experiment.seeds == 5
+    assert papers.AGENTS["TRPO, no baseline"][1:] == papers.AGENTS["TRPO"][1:]
