@@ -1,0 +1,116 @@
+"""How far a step goes (IM's Fig. 2 to 4; TPG's Fig. 9 and 28)."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from claims import Cells, new_figure, of_seeds
+from estimates import PLACES, OfSeed, by_seed, in_places, span
+from matplotlib.figure import Figure
+from measuring import figures
+
+VERSION = "v5"
+BOUNDS = dict(Hopper=0.13, Walker2d=0.04, Humanoid=0.07)  # TRPO's, on the mean KL
+AGENTS = "PPO", "PPO-M", "TRPO"
+
+
+def steps(form: str, judge: Callable, bound: float | None = None, above: bool = True) -> Cells:
+    return of_seeds(form, judge, in_places("steps/{}"), bound, above)
+
+
+def of_steps(cells: list[dict[str, Any]], number: str, part: str = "train") -> np.ndarray:
+    return np.array([x[part][number] for x in cells])
+
+
+def share(env: str, of: OfSeed, name: str, part: str = "train") -> np.ndarray:
+    """Returns the mean KL of an agent's steps as a share of TRPO's bound."""
+    return of_steps(of[name], "mean_kl", part) / BOUNDS[env]
+
+
+def keeps_bound(env: str, of: OfSeed) -> tuple:
+    kl = share(env, of, "TRPO")
+    return (f"{(kl <= 1).sum()} of {len(kl)}", f"{np.median(kl):.2f}"), bool((kl <= 1).all())
+
+
+def keeps_bound_heldout(env: str, of: OfSeed) -> tuple:
+    kl = share(env, of, "TRPO", "heldout")
+    return (f"{(kl <= 1).sum()} of {len(kl)}",), kl.max()
+
+
+def exceeds_ratio(env: str, of: OfSeed) -> tuple:
+    largest = np.concatenate([of_steps(of[name], "max_ratio") for name in AGENTS])
+    return (f"{(largest > 1.2).sum()} of {len(largest)}", span(largest, 1)), largest.min()
+
+
+def exceeds_in_a_state(env: str, of: OfSeed) -> tuple:
+    largest = of_steps(of["TRPO"], "max_kl") / BOUNDS[env]
+    return (span(largest),), np.median(largest)
+
+
+def peaks_and_rises(env: str, of: OfSeed) -> tuple:
+    ppo, ppo_m = (of_steps(of[name], "mean_kl") for name in ("PPO", "PPO-M"))
+    k, quarter = int(np.argmax(ppo)), len(ppo) // 4
+    rise = ppo_m[-quarter:].mean() / ppo_m[:quarter].mean()
+    so = bool(0 < k < len(ppo) - 1 and ppo[-1] < ppo[0] and rise > 1)
+    return (str(of["PPO"][k]["iteration"]), f"{rise:.1f}"), so
+
+
+def both_stay_small(env: str, of: OfSeed) -> tuple:
+    most = [share(env, of, name).max() for name in ("PPO", "PPO-M")]
+    return tuple(f"{x:.2f}" for x in most), max(most)
+
+
+def only_ppo_m_goes_far(env: str, of: OfSeed) -> tuple:
+    ppo, ppo_m = (share(env, of, name) for name in ("PPO", "PPO-M"))
+    return (f"{ppo_m.max():.2f}", f"{(ppo > ppo_m).sum()} of {len(ppo)}"), ppo_m.max()
+
+
+def ratio_is_nearer(env: str, of: OfSeed) -> tuple:
+    ppo, ppo_m = (of_steps(of[name], "max_ratio") for name in ("PPO", "PPO-M"))
+    return (f"{(ppo < ppo_m).sum()} of {len(ppo)}",), bool((ppo < ppo_m).mean() > 0.5)
+
+
+CLAIMS = {
+    "IM: TRPO keeps its bound on the mean KL": lambda: steps("kept at {} steps; median {} of it", keeps_bound),
+    "IM: TRPO keeps it on held-out states": lambda: steps("kept at {} steps", keeps_bound_heldout, 1.1, False),
+    "IM: no algorithm keeps the ratio in bounds": lambda: steps("beyond at {} steps, {}", exceeds_ratio, 1.2),
+    "TPG: one state's KL is orders above the bound": lambda: steps("{} times the bound", exceeds_in_a_state, 100),
+    "IM: PPO's KL peaks, PPO-M's rises": lambda: steps(
+        "PPO's peak at iteration {} of 488; PPO-M's last quarter is {} times its first", peaks_and_rises
+    ),
+    "IM: PPO and PPO-M keep the KL small": lambda: steps("PPO at most {}, PPO-M {} of it", both_stay_small, 1, False),
+    "BLOG: PPO-M does not keep the KL small": lambda: steps(
+        "PPO-M at most {} of it; PPO's step is the longer at {}", only_ppo_m_goes_far, 1
+    ),
+    "BLOG: the optimizations keep the ratio nearer": lambda: steps("PPO's is the smaller at {}", ratio_is_nearer),
+}
+
+
+def draw_heldout() -> Figure:
+    """Draws the mean KL on held-out states as a share of TRPO's bound, and the largest ratio, each seed a line."""
+    figure, axes = new_figure(2, 3, 4.6, sharex=True, sharey="row")
+    for column, place in zip(axes.T, PLACES):
+        seeds = by_seed(f"steps/{place.lower()}")
+        for of in seeds:
+            for name in AGENTS:
+                style = figures.look(dict(PPO="ppo", TRPO="trpo").get(name, "ppo_m")) | dict(marker="", label=None)
+                style |= dict(label=name if of is seeds[0] else None, linewidth=1.1, alpha=0.85)
+                iterations = [x["iteration"] for x in of[name]]
+                column[0].plot(iterations, share(place, of, name, "heldout"), **style)
+                column[1].plot(iterations, of_steps(of[name], "max_ratio", "heldout"), **style)
+        column[0].axhline(1, color="black", lw=0.8, ls="--")
+        column[1].axhline(1.2, color="black", lw=0.8, ls="--")
+        column[0].set_title(f"{place}-v5, {len(seeds)} seed{'s' * (len(seeds) > 1)}", fontsize=10)
+        column[1].set(xlabel="iteration", yscale="log")
+    axes[0, 0].set_ylabel("mean KL held out\nas a share of TRPO's bound", fontsize=9)
+    axes[1, 0].set_ylabel("largest ratio held out", fontsize=9)
+    figures.label_log_axis(axes[1, 0])
+    axes[0, 0].text(488, 1.02, "TRPO's bound", fontsize=8.5, ha="right", va="bottom")
+    axes[1, 0].text(488, 1.24, "PPO clips at 1.2", fontsize=8.5, ha="right", va="bottom")
+    figure.legend(
+        *axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False, fontsize=9
+    )
+    return figure
+
+
+PICTURES = {"heldout": draw_heldout}
