@@ -24,8 +24,10 @@ from typing import Any
 import numpy as np
 from estimates import FIGURES, PLACES, Estimate, OfSeed  # it makes measuring importable, too
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from measuring import figures
 from PIL import Image
+from scipy import stats
 
 ROOMS = "reward", "clipping", "nine", "steps", "gradients", "critic", "landscapes", "algorithms", "sb3", "replay"
 HOLDS, NOT, UNCLEAR = "holds", "does not hold", "cannot tell"
@@ -45,7 +47,7 @@ class Cell:
     against: int = 0  # and in how many it is known not to be so
     needs: int | None = None  # how many seeds would decide in four of five cases, where these cannot tell
     other: str | None = None  # the verdict by another definition of what the claim is about
-    holm: bool | None = None  # of a room's first claim: whether the verdict stands after Holm's correction
+    holm: bool | None = None  # whether the verdict stands after Holm's correction; None of controls, which have none
 
 
 Cells = dict[str, Cell]  # by environment
@@ -80,8 +82,9 @@ def of_none(x: Estimate, margin: float, text: str = "") -> Cell:
     small, other = negligible(x, margin), differs(x)
     verdict = HOLDS if small else NOT if other else UNCLEAR
     needs = x.needed(margin, 1.645 + 1.282) if verdict == UNCLEAR else None
+    low, high = (float(stats.t.cdf((side * x.mean - margin) / x.error, x.freedom)) for side in (-1, 1))
     answers = "(differs: {}; negligible: {})".format(*("yes" if y else "no" for y in (other, small)))
-    return Cell(text or f"{x} {answers}", verdict, x.seeds, x.p(), needs=needs)
+    return Cell(text or f"{x} {answers}", verdict, x.seeds, max(low, high) if small else x.p(), needs=needs)
 
 
 def of_all(cells: list[Cell], text: str) -> Cell:
@@ -98,13 +101,12 @@ def counted(text: str, found: list[bool | None], unit: str = "seeds") -> Cell:
     return Cell(text, verdict, len(found), unit=unit, so=so, against=against)
 
 
-def with_holm(cells: Cells) -> Cells:
-    """Corrects a room's first claim by Holm for the environments in which it is tested."""
-    significant, tested = True, sorted((x for x in cells.values() if x.p is not None), key=lambda x: x.p)
+def correct(claims: Iterable[Cells]) -> None:
+    """Corrects these claims by Holm for one another and for the environments in which they are tested."""
+    significant, tested = True, sorted((y for x in claims for y in x.values() if y.p is not None), key=lambda x: x.p)
     for i, cell in enumerate(tested):
         significant = significant and cell.p < 0.05 / (len(tested) - i)
         cell.holm = significant
-    return cells
 
 
 # Runs of a few seeds -------------------------------------------------------------------------------------------------
@@ -139,7 +141,11 @@ def of_seeds(
 
 REPLICATED, REFUTED, DEPENDS, OPEN, FEW = (
     *("replicated (✓ somewhere, ✗ nowhere)", "refuted (✗ somewhere, ✓ nowhere)"),
-    *("depends on a definition or the environment", "cannot tell", "few runs only, decided by none"),
+    *(
+        "depends on a definition or the environment",
+        "cannot tell (in brackets: uncorrected)",
+        "few runs only",
+    ),
 )
 MARKS = {HOLDS: "✓", NOT: "✗", UNCLEAR: "?"}
 
@@ -154,10 +160,18 @@ def room(name: str) -> ModuleType:
 
 @functools.cache
 def claims_of(name: str) -> dict[str, Cells]:
-    """Returns a room's claims by their names. The first claim of those that are tested carries Holm's correction."""
+    """Returns a room's claims by their names. The first one is its question's primary test, which is corrected for its
+    environments alone; the paper's other claims are corrected for one another."""
     claims = {text: cells() for text, cells in getattr(room(name), "CLAIMS", {}).items()}
-    with_holm(next((x for x in claims.values() if not next(iter(x.values())).unit), {}))
+    first, *others = [x for text, x in claims.items() if is_papers(text)] or [{}]
+    correct([first])
+    correct(others)
     return claims
+
+
+def is_papers(text: str) -> bool:
+    """Returns whether a claim is a paper's, whose name comes first, or one of our own controls."""
+    return ": " in text
 
 
 def overall(cells: Cells) -> str:
@@ -201,9 +215,8 @@ def filled(header: list[str], row: str, cells: Cells) -> str:
     verdict = "; ".join(x if one else f"{', '.join(y)}: {x}" for x, y in verdicts.items())
     columns = [x.split("-v")[0] for x in header if x.split("-v")[0] in ENVIRONMENTS]
     assert set(cells) <= set(columns), (row, columns)
-    first = any(x.holm is not None for x in cells.values())
     texts = [cells[x].text if x in cells else "" for x in columns]
-    return line_of([*given, *texts, f"**{verdict}**" if first else verdict])
+    return line_of([*given, *texts, verdict])
 
 
 def with_tables(page: str, name: str) -> str:
@@ -242,7 +255,7 @@ def mark(cell: Cell | None) -> str:
 def all_claims() -> Iterable[tuple[str, str, str, Cells]]:
     """Yields each paper's claim under its heading: the heading, the room, the claim's name and its cells. Claims of
     our own, which are controls, stand in the rooms alone."""
-    found = [(overall(x), name, text, x) for name in ROOMS for text, x in claims_of(name).items() if ": " in text]
+    found = [(overall(x), name, text, x) for name in ROOMS for text, x in claims_of(name).items() if is_papers(text)]
     order, of_few = (REPLICATED, REFUTED, DEPENDS, OPEN, FEW), ({HOLDS}, {NOT})
     # Of few runs, those stand first that all say so, and then those that all say not so.
     unlike = lambda cells: next((i for i, x in enumerate(of_few) if {y.verdict for y in cells.values()} == x), 2)
@@ -270,7 +283,7 @@ HUES = {HOLDS: (27, 120, 55), NOT: (217, 106, 0), UNCLEAR: (110, 110, 110)}
 def shade(cell: Cell) -> tuple[tuple[float, float, float], str]:
     """Returns a verdict's colour, the darker the more runs it rests on, and the ink that can be read on it."""
     strength = np.select([cell.seeds < 2, bool(cell.unit), cell.seeds < 10], [0.08, 0.25, 0.5], 1.0)
-    strength *= 0.35 if cell.verdict == UNCLEAR else 1
+    strength *= 0.35 if cell.verdict == UNCLEAR or cell.holm is False else 1
     colour = 1 - strength * (1 - np.array(HUES[cell.verdict]) / 255)
     return tuple(colour), "white" if strength > 0.7 else "black"
 
@@ -288,22 +301,16 @@ def draw_claims() -> Figure:
         axis.text(-0.62, y, f"-{of}" if of else "", va="center", ha="right", fontsize=9, color="0.35")
         for x, place in enumerate(ENVIRONMENTS if cells else ()):
             face, ink = shade(cells[place]) if place in cells else ("white", "black")
-            axis.add_patch(figures_box(x, y, face))
+            axis.add_patch(Rectangle((x - 0.48, y - 0.42), 0.96, 0.84, facecolor=face, edgecolor="#999999", lw=0.5))
             axis.text(x, y + 0.05, mark(cells.get(place)), color=ink, ha="center", va="center", fontsize=8.5)
     for x, place in enumerate(ENVIRONMENTS):
         axis.text(x, -1, place, ha="center", va="center", fontsize=9, weight="bold")
-    says = "✓ so   ✗ not so   ? cannot tell   n: seeds   3/3: in 3 of 3 seeds, not tested   (✓): not after Holm\n"
+    says = "✓ so   ✗ not so   ? cannot tell   n: seeds   3/3: in 3 of 3 seeds, not tested   (✓): uncorrected\n"
     says += "darker: more seeds (1, 2 to 4, 5 to 9, 10 or more)   ?40→80: 80 seeds would decide in four of five cases"
     axis.text(-4.35, -2.7, says, fontsize=9, va="center")
     axis.set(xlim=(-4.4, len(ENVIRONMENTS) - 0.45), ylim=(len(rows), -3.6))
     axis.axis("off")
     return figure
-
-
-def figures_box(x: float, y: float, face: Any) -> Any:
-    from matplotlib.patches import Rectangle
-
-    return Rectangle((x - 0.48, y - 0.42), 0.96, 0.84, facecolor=face, edgecolor="#999999", lw=0.5)
 
 
 def new_figure(rows: int, columns: int, height: float, **style: Any) -> tuple[Figure, np.ndarray]:

@@ -465,7 +465,8 @@ def test_rules_of_the_verdicts():
     one_value = Estimate([np.append(np.zeros(19), 60.0) + 0.6])  # Student's t contains 0, and BCa does not
     assert np.prod(one_value.interval()) < 0 < np.prod(one_value.bootstrapped()) and claims.differs(one_value) == 0
     cells = dict(zip("abcd", (claims.Cell("", claims.HOLDS, 9, p) for p in (0.03, 0.001, 0.02, 0.9))))
-    assert [x.holm for x in claims.with_holm(cells).values()] == [False, True, False, False]  # 0.02 is above 0.05 / 3
+    claims.correct([cells])
+    assert [x.holm for x in cells.values()] == [False, True, False, False]  # 0.02 is above 0.05 / 3
     assert claims.overall(dict(a=cells["a"], d=cells["d"])) == claims.OPEN  # what Holm does not leave decides nothing
 
 

@@ -9,6 +9,7 @@ from claims import Cell, Cells, counted, new_figure, of_all, of_sign
 from estimates import Estimate, measured, show
 from matplotlib.figure import Figure
 from measuring import figures, intervals
+from scipy import stats
 
 VERSION = "v5"
 ABLATED = "reward_scale", "anneal_lr", "orthogonal_init", "value_clip"
@@ -188,7 +189,7 @@ def draw_paired() -> Figure:
     """Draws what each of the nine is worth, sorted by its effect on Walker2d among the others, one scale for all."""
     figure, axes = new_figure(2, 2, 5.6, sharex=True, sharey=True)
     order = sorted((name for name, on in worth("Walker2d") if on), key=lambda x: worth("Walker2d")[x, True].mean())
-    ps, stars = holm()
+    _, stars = holm()
     for column, place in zip(axes.T, ("Hopper", "Walker2d")):
         for axis, on in zip(column, (True, False)):
             n, names = len(worth(place)["all", False]), ([] if on else ["all"]) + order
@@ -205,8 +206,7 @@ def draw_paired() -> Figure:
             labels = ["all nine" if name == "all" else name.replace("_", " ") for name in ["all", *order]]
             axis.set_yticks(range(len(labels)), labels, fontsize=9)
             others = "the other eight on" if on else "the others off"
-            weight = dict(Hopper="normal", Walker2d="normal")[place]
-            axis.set_title(f"{place}-v5, {others}, {n} seeds", fontsize=10, weight=weight)
+            axis.set_title(f"{place}-v5, {others}, {n} seeds", fontsize=10)
     for axis in axes[1]:
         axis.set_xlabel("final reward with it minus without it", fontsize=9)
     figure.suptitle(
@@ -217,8 +217,6 @@ def draw_paired() -> Figure:
 
 def holm() -> tuple[list[float], list[tuple[str, str, bool]]]:
     """Returns the p-values of all differences in ascending order, and which of them stand after Holm's correction."""
-    from scipy import stats
-
     cells = {(place, *key): x for place in ("Hopper", "Walker2d") for key, x in worth(place).items() if x.any()}
     ps = sorted((stats.ttest_1samp(x, 0).pvalue, key) for key, x in cells.items())
     first = next(i for i, (p, _) in enumerate(ps) if p >= 0.05 / (len(ps) - i))
