@@ -29,7 +29,8 @@ from measuring import figures
 from PIL import Image
 from scipy import stats
 
-ROOMS = "reward", "clipping", "nine", "steps", "gradients", "critic", "landscapes", "algorithms", "sb3", "replay"
+ROOMS = "reward", "clipping", "nine", "steps", "gradients", "critic", "landscapes", "algorithms", "sb3"
+ROOMS += "replay", "report"
 HOLDS, NOT, UNCLEAR = "holds", "does not hold", "cannot tell"
 ENVIRONMENTS = *PLACES, "HalfCheetah"
 

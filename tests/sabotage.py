@@ -34,6 +34,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ENVS = "Hopper-v5", "HalfCheetah-v5"
 LENGTH = "--total-timesteps 122_880 --checkpoint-every 15"  # 60 iterations of 2048 steps
 IGNORED = "How fast was it?"
+ALARMS = "caution", "bad"
 
 # Bugs and healthy runs -----------------------------------------------------------------------------------------------
 
@@ -364,7 +365,7 @@ def train_sb3(job: Job, out: Path, log: Path) -> None:
 
 
 def judge(job: Job, out: Path, full: bool) -> list[dict[str, str]]:
-    """Returns the report's findings about the job's run: section, status, number and verdict."""
+    """Returns the report's findings about the job's run: section and status, and where it is an alarm its texts."""
     folder = out / ("full" if full else "quick") / job.name
     command = [sys.executable, str(ROOT / "diagnostics" / "report.py"), str(out / "runs" / job.name)]
     command += ["--out", str(folder), "--jobs", "1", *([] if full else ["--quick"])]
@@ -373,12 +374,13 @@ def judge(job: Job, out: Path, full: bool) -> list[dict[str, str]]:
     run(command, out / "logs" / f"{job.name}.txt", out)
     page = json.loads((folder / "verdicts.json").read_text())
     found = [x for x in page["findings"] if x["section"] != IGNORED]
-    return [{key: x[key] for key in ("section", "status", "number", "verdict")} for x in found]
+    keys = lambda x: ("section", "status", "number", "verdict") if x["status"] in ALARMS else ("section", "status")
+    return [{key: x[key] for key in keys(x)} for x in found]
 
 
 def alarms(findings: list[dict[str, str]]) -> list[str]:
     """Returns the findings that are caution or bad, as texts."""
-    return [f"{x['section']}: {x['verdict']} ({x['number']})" for x in findings if x["status"] in ("caution", "bad")]
+    return [f"{x['section']}: {x['verdict']} ({x['number']})" for x in findings if x["status"] in ALARMS]
 
 
 def is_found(result: dict[str, Any], kind: str) -> bool:
@@ -469,7 +471,8 @@ def main() -> None:
         found = in_parallel(partial(judge, out=out, full=kind == "full"), chosen, args.jobs, kind)
         for job, findings in zip(chosen, found):
             results[jobs.index(job)][kind] = findings
-    (out / "sabotage.json").write_text(json.dumps(results, indent=1))
+    lines = ",\n".join(map(json.dumps, results))
+    (out / "sabotage.json").write_text(f"[\n{lines}\n]\n")
     for rows in (rates(results), each_bug(results)):
         print("\n".join("  ".join(row) for row in rows), end="\n\n")
 

@@ -2,6 +2,7 @@
 number stands in a table of its page, or a section below computes it, or it is given, by a paper or as a setting."""
 
 import importlib.util
+import json
 import re
 import sys
 from itertools import permutations
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import ALGOS, ROOT, load, start
+from matplotlib.colors import to_hex
 from measuring import intervals
 from scipy import stats
 
@@ -20,13 +22,14 @@ sys.path.insert(0, str(FIGURES))
 import claims
 import estimates
 import papers
+import verdicts
 from claims import room
 from estimates import PLACES, Estimate, by_seed, finals, in_places, measured, plain, span
 
 reward, nine, steps, gradients, critic, landscapes, algorithms = map(
     room, ("reward", "nine", "steps", "gradients", "critic", "landscapes", "algorithms")
 )
-ROOMS = *claims.ROOMS, "report"
+ROOMS = claims.ROOMS
 PAGES = {"README.md": (ROOT / "README.md").read_text(), "first page": (FIGURES / "README.md").read_text()}
 PAGES |= {name: (FIGURES / name / "README.md").read_text() for name in ROOMS}
 
@@ -397,20 +400,22 @@ def replay_of_ppo():
     yield f"changed by {show(change)}"
 
 
-def report():
-    """The table's rows hold what the page's text says."""
-    text = " ".join((FIGURES / "report" / "four.txt").read_text().split())
-    gained = re.findall(r"\(return (.*?) above the untrained", text)
-    noise = re.findall(r"noise scale (.*?) pairs at", text)
-    explained = re.findall(r"explained variance of held-out returns (.*?) at", text)
-    far = [x if x != "0 %" else "" for x in re.findall(r"mean KL above 0.13 nats in (\d+ %)", text)]
-    names = "defaults", "learning rates x 30", "`--value-lr 1e-9`", "batch of 64"
-    for row in zip(names, gained, noise, far, explained, strict=True):
-        yield f"| {' | '.join(row)} |".replace("|  |", "| |").replace("-0", "−0")
+def of_the_reference():
+    """Each run of the reference, judged by the others at every point."""
+    for env_id, curves in json.loads((ROOT / "diagnostics" / "reference.json").read_text()).items():
+        alarms = []
+        for i, curve in enumerate(curves["returns"]):
+            others = curves | {key: curves[key][:i] + curves[key][i + 1 :] for key in ("returns", "untrained")}
+            found = [verdicts.judge_enough(curve[: n + 1], others, "ppo", []) for n in range(len(curve))]
+            alarms.append(sum(x.status == verdicts.CAUTION for x in found))
+        of = len(alarms) * len(curves["returns"][0])
+        yield f"{sum(alarms)} of {of} points on {env_id}" if sum(alarms) else f"0 of {of} on {env_id}"
+        if sum(alarms):
+            yield f"of which {max(alarms)} are in one run"
 
 
 SECTIONS = of_the_reward, early_in_training, of_the_nine, of_the_grid, noise_of_the_nine, of_steps, of_gradients
-SECTIONS += of_the_critic, of_landscapes, of_algorithms, stable_baselines3, replay, replay_of_ppo, report
+SECTIONS += of_the_critic, of_landscapes, of_algorithms, stable_baselines3, replay, replay_of_ppo, of_the_reference
 
 
 @pytest.mark.parametrize("section", SECTIONS)
@@ -497,7 +502,21 @@ def test_few_seeds_are_counted_and_decide_nothing(found, verdict, mark, text):
     assert np.sum(claims.shade(cell)[0]) > np.sum(claims.shade(many)[0])  # fewer seeds are never as dark
 
 
-PICTURES = [(name, picture) for name in claims.ROOMS for picture in room(name).PICTURES]
+def test_the_picture_of_the_study_shows_every_run():
+    """A square for each judged run, in the colour of what the report did with it."""
+    report, sabotage = room("report"), load_copy(ROOT / "tests" / "sabotage.py")
+    colours = [to_hex(box.get_facecolor()) for box in report.draw_hit_rate().axes[0].patches]
+    judged = [(run, kind) for run in measured("report/sabotage") for kind in ("quick", "full") if kind in run]
+    bugs = [(run, kind) for run, kind in judged if not run["healthy"]]
+    assert len(colours) == len(judged)
+    assert colours.count(report.COLOURS["named"]) == sum(sabotage.is_named(*x) for x in bugs)
+    accused = sum(sabotage.is_found(*x) for x in judged) - sum(sabotage.is_found(*x) for x in bugs)
+    missed = len(bugs) - sum(sabotage.is_found(*x) for x in bugs)
+    assert colours.count(report.COLOURS["missed"]) == missed + accused
+    assert "(hit_rate.png)" in PAGES["report"]
+
+
+PICTURES = [(name, picture) for name in claims.ROOMS if name != "report" for picture in room(name).PICTURES]
 
 
 @pytest.mark.parametrize("name, picture", PICTURES)
