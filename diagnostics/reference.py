@@ -67,7 +67,7 @@ def curves(folders: tuple[Path, ...]) -> dict[str, Any]:
     )
 
 
-def differing(reference: dict[str, Any], config: dict[str, Any]) -> list[str]:
+def other_settings(reference: dict[str, Any], config: dict[str, Any]) -> list[str]:
     """Returns the names of the arguments in which a run differs from the reference runs, "algo" among them. An agent
     of Stable-Baselines3 is compared with ppo.py's as one of other settings."""
     own = kind(config) | (dict(algo="ppo") if config["algo"] == "sb3" else {})

@@ -337,7 +337,7 @@ def find_enough(run: Run) -> Finding:
         )
         return Finding(UNCLEAR, "no reference runs for this environment", text)
     names, algo = (
-        reference.differing(run.reference, run.config),
+        reference.other_settings(run.reference, run.config),
         run.reference["kind"].get("algo", "several algorithms"),
     )
     return verdicts.judge_enough(run.curve, run.reference, algo, names)

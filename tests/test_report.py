@@ -507,9 +507,9 @@ def test_a_run_is_compared_with_reference_runs_and_with_runs_like_it(runs, capsy
     kept = json.loads((runs / "curves.json").read_text())["InvertedPendulum-v5"]
     assert kept["seeds"] == [2, 3] and kept["returns"] == [[42.0], [43.0]] and kept["untrained"] == [2.0, 3.0]
     args = {name: x for name, x in kept["kind"].items() if name != "algo"}
-    assert reference.differing(kept, dict(algo="ppo", args=args | dict(gamma=0.9, seed=9))) == ["gamma"]
-    assert reference.differing(kept, dict(algo="trpo", args=args)) == ["algo"]
-    assert "algo" not in reference.differing(kept, dict(algo="sb3", args={}))
+    assert reference.other_settings(kept, dict(algo="ppo", args=args | dict(gamma=0.9, seed=9))) == ["gamma"]
+    assert reference.other_settings(kept, dict(algo="trpo", args=args)) == ["algo"]
+    assert "algo" not in reference.other_settings(kept, dict(algo="sb3", args={}))
 
 
 def test_watching_tells_what_changes_and_ends_with_the_run(runs, monkeypatch, capsys):

@@ -19,16 +19,16 @@ ROUNDING = 1e-4  # share of the largest number; a recursion in float32 stays far
 ALIKE = 0.5  # correlation of the noise of two segments; that of independent ones is below 0.05 in 8,000 pairs
 FAR_OFF = 6  # standard errors
 SAME_DIRECTION = 0.99  # cosine
-MOST = 2048  # steps of a segment
-FEWEST = 4  # segments
+LONGEST = 2048  # steps of a segment
+SEGMENTS = 4  # at least
 
 
 def check(source: Source, seed: int) -> dict[str, str]:
     """Returns what is wrong with the script of a checkpoint, judged by some fresh segments with frozen statistics and
     by two updates from one of them: a text for each thing that was checked, empty where it is right."""
     script, args, state = sampling.checkpoint_state(source)
-    steps = min(args.num_steps, MOST)
-    data = collect_group(source, (seed, source.iteration, 6), max(FEWEST, MOST // steps), steps)
+    steps = min(args.num_steps, LONGEST)
+    data = collect_group(source, (seed, source.iteration, 6), max(SEGMENTS, LONGEST // steps), steps)
     batch = script.estimate_advantages(args, state, data)
     found = {"noise": wrong_noise(state, data, steps), "scaled rewards": wrong_rewards(args, data)}
     if hasattr(state, "value"):
@@ -152,7 +152,7 @@ def wrong_advantages(args: Any, state: Any, batch: dict[str, Tensor], data: dict
 # Losses and updates --------------------------------------------------------------------------------------------------
 
 
-def gradient(loss: Tensor, network: nn.Module) -> Tensor:
+def loss_gradient(loss: Tensor, network: nn.Module) -> Tensor:
     """Returns the gradient of the loss as one vector [P], 0 where a parameter does not matter."""
     parameters = list(network.parameters())
     parts = torch.autograd.grad(loss, parameters, allow_unused=True)
@@ -171,17 +171,18 @@ def wrong_objective(script: ModuleType, args: Any, state: Any, batch: dict[str, 
         return None
     coef = getattr(args, "entropy_coef", 0.0)
     plain = replace(args, entropy_coef=0.0) if coef else args
-    mine = gradient(script.objective(plain, state.policy, batch), state.policy)
+    mine = loss_gradient(script.objective(plain, state.policy, batch), state.policy)
     surrogate = lambda A: (state.policy(batch["obs"]).log_prob(batch["actions"]) * A).mean()
     A = batch["advantages"]
-    expected = [gradient(surrogate(x), state.policy) for x in (A, A - A.mean())]
+    expected = [loss_gradient(surrogate(x), state.policy) for x in (A, A - A.mean())]
     nearest = max((cosine(mine, x) for x in expected), key=abs)
     if nearest < SAME_DIRECTION and expected[0].any():
         text = "The gradient of its objective is not the policy gradient of its advantages: their cosine is"
         return f"{text} {nearest:.2f}."
     if coef and getattr(args, "bound_action", "no") != "tanh":
-        bonus = gradient(script.objective(args, state.policy, batch), state.policy) - mine
-        if cosine(bonus, gradient(coef * state.policy(batch["obs"]).entropy().mean(), state.policy)) < SAME_DIRECTION:
+        bonus = loss_gradient(script.objective(args, state.policy, batch), state.policy) - mine
+        entropy = loss_gradient(coef * state.policy(batch["obs"]).entropy().mean(), state.policy)
+        if cosine(bonus, entropy) < SAME_DIRECTION:
             return f"The entropy bonus of its objective is not {coef} times the entropy, or has the wrong sign."
     return ""
 
@@ -189,8 +190,8 @@ def wrong_objective(script: ModuleType, args: Any, state: Any, batch: dict[str, 
 def wrong_value_loss(script: ModuleType, args: Any, state: Any, batch: dict[str, Tensor]) -> str:
     """Judges whether at the values before the fit, where no clip acts, the gradient of the value loss is that of the
     mean squared error."""
-    expected = gradient(((state.value(batch["obs"]) - batch["value_targets"]) ** 2).mean(), state.value)
-    nearest = cosine(gradient(script.value_loss(args, state.value, batch), state.value), expected)
+    expected = loss_gradient(((state.value(batch["obs"]) - batch["value_targets"]) ** 2).mean(), state.value)
+    nearest = cosine(loss_gradient(script.value_loss(args, state.value, batch), state.value), expected)
     if nearest < SAME_DIRECTION and expected.any():
         return f"The gradient of its value loss is not that of the mean squared error: their cosine is {nearest:.2f}."
     return ""
@@ -199,7 +200,7 @@ def wrong_value_loss(script: ModuleType, args: Any, state: Any, batch: dict[str,
 def not_shuffled(source: Source, seed: int) -> str | None:
     """Judges whether an update on minibatches depends on the random generator, as shuffling makes it."""
     script, args, state = sampling.checkpoint_state(source)
-    steps = min(args.num_steps, MOST)
+    steps = min(args.num_steps, LONGEST)
     if getattr(args, "num_minibatches", 1) < 2 or not isinstance(getattr(state, "rng", None), np.random.Generator):
         return None
     script, args, state = sampling.fresh_state(source, (seed, source.iteration, 7), args.num_envs, steps)
