@@ -32,10 +32,11 @@ class Args:
 def read_curve(folder: Path) -> tuple[float, list[float]]:
     """Returns what a run's progress.csv says it earned: the mean return of the first iteration in which an episode
     ended, and that of the episodes in each EVERY environment steps, nan where none ended."""
-    rows = [row for row in runs.read_progress(folder) if np.isfinite(float(row["episodic_return"] or "nan"))]
+    progress = runs.read_progress(folder)
+    rows = [row for row in progress if np.isfinite(float(row["episodic_return"] or "nan"))]
     names = ("global_step", "episodic_return", "episodes")
     steps, returns, episodes = np.array([[float(row[name]) for name in names] for row in rows]).reshape(-1, 3).T
-    curve, last = [], max((int(row["global_step"]) for row in runs.read_progress(folder)), default=0)
+    curve, last = [], max((int(row["global_step"]) for row in progress), default=0)
     for step in range(EVERY, last + 1, EVERY):
         here = (steps > step - EVERY) & (steps <= step)
         curve.append(np.average(returns[here], weights=episodes[here]).item() if here.any() else np.nan)
@@ -89,9 +90,8 @@ def main(argv: list[str] | None = None) -> None:
     known = json.loads(args.out.read_text()) if args.out.is_file() else {}
     known = dict(sorted((known | {found["env_id"]: found}).items()))
     args.out.write_text("{\n" + ",\n".join(f'"{env}": {json.dumps(x)}' for env, x in known.items()) + "\n}\n")
-    print(
-        f"{args.out}: {found['env_id']}, {len(found['seeds'])} runs through {EVERY * len(found['returns'][0]):,} steps"
-    )
+    steps = EVERY * len(found["returns"][0])
+    print(f"{args.out}: {found['env_id']}, {len(found['seeds'])} runs through {steps:,} steps")
 
 
 if __name__ == "__main__":

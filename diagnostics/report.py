@@ -332,14 +332,10 @@ def find_learning(run: Run) -> list[Finding]:
 def find_enough(run: Run) -> Finding:
     """Compares what the run logged with what others had logged after as many steps."""
     if run.reference is None:
-        text = (
-            "Whether it learned enough cannot be told; `report.py RUN --like RUN ...` compares it with runs of yours."
-        )
-        return Finding(UNCLEAR, "no reference runs for this environment", text)
-    names, algo = (
-        reference.other_settings(run.reference, run.config),
-        run.reference["kind"].get("algo", "several algorithms"),
-    )
+        text = "Whether it learned enough cannot be told; `report.py RUN --like RUN ...` compares it with runs of "
+        return Finding(UNCLEAR, "no reference runs for this environment", f"{text}yours.")
+    names = reference.other_settings(run.reference, run.config)
+    algo = run.reference["kind"].get("algo", "several algorithms")
     return verdicts.judge_enough(run.curve, run.reference, algo, names)
 
 

@@ -57,11 +57,19 @@ class Args(runs.LabelledOptions):
 # Update steps --------------------------------------------------------------------------------------------------------
 
 
+def take_update(source: Source, seed: tuple[int, ...], num_envs: int, num_steps: int) -> tuple[np.ndarray, float]:
+    """Returns the policy parameters [P] after one whole update on a fresh batch, and by how much the surrogate rose on
+    that batch."""
+    script, args, state = sampling.fresh_state(source, seed, num_envs, num_steps)
+    batch = script.estimate_advantages(args, state, script.rollout(args, state))
+    before = script.objective(args, state.policy, batch).item()
+    script.update(args, state, batch)
+    return sampling.flat_parameters(state.policy).numpy(), script.objective(args, state.policy, batch).item() - before
+
+
 def training_step(source: Source, seed: tuple[int, ...], num_envs: int, num_steps: int) -> np.ndarray:
     """Returns the policy parameters [P] after one whole update on a fresh batch of the size that training uses."""
-    script, args, state = sampling.fresh_state(source, seed, num_envs, num_steps)
-    script.update(args, state, script.estimate_advantages(args, state, script.rollout(args, state)))
-    return sampling.flat_parameters(state.policy).numpy()
+    return take_update(source, seed, num_envs, num_steps)[0]
 
 
 def draw(args: Args, source: Source, sample: Sampler, _: Any) -> tuple[np.ndarray, list[np.ndarray]]:
@@ -102,16 +110,6 @@ def kls(policy: torch.nn.Module, parameters: list[np.ndarray], obs: np.ndarray) 
 
 
 # Rewards -------------------------------------------------------------------------------------------------------------
-
-
-def take_update(source: Source, seed: tuple[int, ...], num_envs: int, num_steps: int) -> tuple[np.ndarray, float]:
-    """Returns the policy parameters [P] after one whole update on a fresh batch, and by how much the surrogate rose on
-    that batch."""
-    script, args, state = sampling.fresh_state(source, seed, num_envs, num_steps)
-    batch = script.estimate_advantages(args, state, script.rollout(args, state))
-    before = script.objective(args, state.policy, batch).item()
-    script.update(args, state, batch)
-    return sampling.flat_parameters(state.policy).numpy(), script.objective(args, state.policy, batch).item() - before
 
 
 def draw_updates(args: Args, source: Source, sample: Sampler, missing: list[dict[str, Any]]) -> tuple[float, list]:

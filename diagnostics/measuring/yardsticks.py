@@ -19,6 +19,7 @@ ROUNDING = 1e-4  # share of the largest number; a recursion in float32 stays far
 ALIKE = 0.5  # correlation of the noise of two segments; that of independent ones is below 0.05 in 8,000 pairs
 FAR_OFF = 6  # standard errors
 SAME_DIRECTION = 0.99  # cosine
+UNLIKE = 1e-3  # share of the largest reward
 LONGEST = 2048  # steps of a segment
 SEGMENTS = 4  # at least
 
@@ -90,7 +91,7 @@ def wrong_rewards(args: Any, data: dict[str, Any]) -> str | None:
     if not raw.any():
         return None
     factor = scaled @ raw / (raw @ raw)
-    if np.abs(scaled - factor * raw).max() <= 1e-3 * np.abs(scaled).max():
+    if np.abs(scaled - factor * raw).max() <= UNLIKE * np.abs(scaled).max():
         return ""
     slope, shift = np.polyfit(raw, scaled, 1) if np.ptp(raw) else (factor, 0.0)
     text = f"they are about {slope:.3g} times the environment's, plus {shift:.3g}"
@@ -107,11 +108,20 @@ def wrong_targets(script: ModuleType, args: Any, state: Any, data: dict[str, Any
     is compared with its reward plus the discounted target of the next row, so a wrong row does not make those before
     it wrong."""
     targets = script.estimate_advantages(replace(args, gae_lambda=1.0), state, data)["value_targets"].double().numpy()
-    values, terminal = state.value(torch.from_numpy(data["obs"])).double().numpy(), data["terminations"]
+    values = state.value(torch.from_numpy(data["obs"])).double().numpy()
     after = np.where(data["ends"], values_that_follow(state.value, data), np.append(targets[1:], 0.0))
     wrong = np.abs(data["rewards"] + args.gamma * after - targets) > ROUNDING * np.abs([targets, values]).max()
-    kinds = dict(terminal=terminal, cut=data["ends"] & ~terminal, other=~data["ends"])
+    return count_by_kind(wrong, data)
+
+
+def count_by_kind(wrong: np.ndarray, data: dict[str, Any]) -> dict[str, list[int]]:
+    """Returns for each kind of rows how many of them are wrong, and how many there are."""
+    kinds = dict(terminal=data["terminations"], cut=data["ends"] & ~data["terminations"], other=~data["ends"])
     return {name: [(wrong & rows).sum().item(), rows.sum().item()] for name, rows in kinds.items()}
+
+
+def rows_text(counts: dict[str, list[int]]) -> str:
+    return ", ".join(f"{n:,} of {of:,} {name} rows" for name, (n, of) in counts.items() if n)
 
 
 # What is right in each kind of rows; a fault in the sum itself comes first, because it is in the other two as well.
@@ -124,11 +134,9 @@ RIGHT = dict(
 
 def explain_wrong_targets(wrong: dict[str, list[int]]) -> str:
     """Says in which rows a script's value targets are not the returns, or returns an empty text."""
-    found = {name: x for name, x in wrong.items() if x[0]}
-    if not found:
+    if not (rows := rows_text(wrong)):
         return ""
-    rows = ", ".join(f"{n:,} of {of:,} {name} rows" for name, (n, of) in found.items())
-    right = next(text for name, text in RIGHT.items() if name in found)
+    right = next(text for name, text in RIGHT.items() if wrong.get(name, [0])[0])
     return f"Its value targets at lambda 1 are not the discounted returns in {rows}. In estimate_advantages: {right}."
 
 
@@ -140,13 +148,8 @@ def wrong_advantages(args: Any, state: Any, batch: dict[str, Tensor], data: dict
     after = np.where(data["ends"], 0.0, np.append(advantages[1:], 0.0))
     errors = np.abs(deltas + args.gamma * args.gae_lambda * after - advantages)
     wrong = errors > ROUNDING * np.abs([advantages, values]).max()
-    if not wrong.any():
-        return ""
-    kinds = dict(terminal=data["terminations"], cut=data["ends"] & ~data["terminations"], other=~data["ends"])
-    rows = ", ".join(
-        f"{(wrong & x).sum():,} of {x.sum():,} {name} rows" for name, x in kinds.items() if (wrong & x).any()
-    )
-    return f"Its advantages are not delta + gamma lambda A' in {rows}."
+    rows = rows_text(count_by_kind(wrong, data))
+    return f"Its advantages are not delta + gamma lambda A' in {rows}." if rows else ""
 
 
 # Losses and updates --------------------------------------------------------------------------------------------------

@@ -289,8 +289,10 @@ def draw_curves() -> Figure:
     figure, axes = new_figure(3, 4, 5.6, sharex=True, sharey="row")
     for row, place in zip(axes, PLACES):
         of = {x["label"]: x for x in measured(f"reward/{place.lower()}")["settings"]}
+        # By its label, because the released PPO-M and TRPO are settings of other scripts.
+        styles = figures.line_styles({name: of[name]["algo"] for name in names})
         for axis, name in zip(row, names):
-            for label, colour in (("PPO", "0.6"), (name, figures.COLOURS[of[name]["algo"]])):
+            for label, colour in (("PPO", "0.6"), (name, styles[name]["color"])):
                 steps, mean, low, high = (np.array(of[label]["curve"][x]) for x in ("steps", "mean", "low", "high"))
                 axis.plot(steps / 1e6, mean, color=colour, lw=1.4)
                 axis.fill_between(steps / 1e6, low, high, color=colour, alpha=0.25, lw=0)
