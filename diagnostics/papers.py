@@ -249,6 +249,8 @@ EXPERIMENTS = {
                        envs=["Hopper"]),
     "definition": X("IM Table 1", "PPO-M, TRPO: as released, as defined", DEFINED, seeds=10),
     "kl-schedule": X("IM sec. 5", "TRPO+ with constant delta, with schedule", SCHEDULED, seeds=10),
+    "updates": X("CL sec. 2.3", "does the typical update raise the reward?", ["CL-PPO", "PPO-M", "TRPO"],
+                 ["steps --rewards 20 --step-pairs 2048 50_000"], envs=TWO),
     "clipping-rates": X("ours", "is clipping insurance against the learning rate?", [*RATES], seeds=10, envs=TWO,
                         version="v4"),
     "reward-scaling": X("ours", "why is reward scaling worth so much?", [*SCALING], seeds=10, envs=TWO, version="v4"),
