@@ -84,8 +84,13 @@ def of_none(x: Estimate, margin: float, text: str = "") -> Cell:
     verdict = HOLDS if small else NOT if other else UNCLEAR
     needs = x.needed(margin, 1.645 + 1.282) if verdict == UNCLEAR else None
     low, high = (float(stats.t.cdf((side * x.mean - margin) / x.error, x.freedom)) for side in (-1, 1))
-    answers = "(differs: {}; negligible: {})".format(*("yes" if y else "no" for y in (other, small)))
-    return Cell(text or f"{x} {answers}", verdict, x.seeds, max(low, high) if small else x.p(), needs=needs)
+    return Cell(text or answered(x, margin), verdict, x.seeds, max(low, high) if small else x.p(), needs=needs)
+
+
+def answered(x: Estimate, margin: float) -> str:
+    """Writes an effect with the answers to both questions."""
+    answers = ("yes" if y else "no" for y in (differs(x), negligible(x, margin)))
+    return "{} (differs: {}; negligible: {})".format(x, *answers)
 
 
 def of_all(cells: list[Cell], text: str) -> Cell:
@@ -162,11 +167,14 @@ def room(name: str) -> ModuleType:
 @functools.cache
 def claims_of(name: str) -> dict[str, Cells]:
     """Returns a room's claims by their names. The first one is its question's primary test, which is corrected for its
-    environments alone; the paper's other claims are corrected for one another."""
+    environments alone; the paper's other claims are corrected for one another. So are the claims of TOGETHER, which a
+    protocol names as its primary tests."""
     claims = {text: cells() for text, cells in getattr(room(name), "CLAIMS", {}).items()}
     first, *others = [x for text, x in claims.items() if is_papers(text)] or [{}]
     correct([first])
     correct(others)
+    for names in getattr(room(name), "TOGETHER", ()):
+        correct([claims[x] for x in names])
     return claims
 
 

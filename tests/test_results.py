@@ -529,6 +529,7 @@ def test_pictures_are_drawn_from_the_numbers(name, picture):
             *reward.effect("Humanoid", reward.OPTIMIZATIONS).interval(),
             *at_end("reward/hopper"),
             *reward.rewards("Humanoid")["PPO"],
+            *finals("reward/deltas")["TRPO"],
         ],
         "clipping": lambda: [reward.difference("Hopper", "PPO", "PPO-NoClip").mean],
         "nine": lambda: [

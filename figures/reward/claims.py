@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 import numpy as np
-from claims import Cell, Cells, differs, new_figure, of_none, of_sign, room
+from claims import Cell, Cells, answered, differs, new_figure, of_none, of_sign, room
 from estimates import PLACES, Estimate, finals, measured
 from matplotlib.figure import Figure
 from measuring import figures, intervals
@@ -140,6 +140,21 @@ def share_kept(*names: str) -> Cells:
     return dict(Hopper=of_sign(x, text=f"{100 * growth / whole:.0f} %; above half of it by {x}"))
 
 
+# TRPO and TRPO+ at each other's bound on the KL (protocol.md) ---------------------------------------------------------
+
+BOUNDS = {
+    "TRPO": {0.04: "TRPO-at-other-delta", 0.13: "TRPO"},
+    "TRPO+": {0.04: "TRPO+", 0.13: "TRPO+at-other-delta"},
+}
+
+
+def at_bounds(*weights: float) -> Cells:
+    """Judges a sum of the means of TRPO at 0.04 and 0.13 and of TRPO+ at 0.04 and 0.13."""
+    of = finals("reward/deltas")
+    x = Estimate([of[name] for agents in BOUNDS.values() for name in agents.values()], weights)
+    return dict(Hopper=of_sign(x, text=answered(x, 200), size=400))
+
+
 CLAIMS = {
     "IM: optimizations raise the reward": optimizations_help,
     "IM: optimizations matter more than the step": more_than_the_step,
@@ -155,7 +170,11 @@ CLAIMS = {
     "normalization and tanh are most of it": lambda: share_kept("PPO-M", "TRPO"),
     "… for PPO": lambda: share_kept("PPO-M"),
     "… for TRPO": lambda: share_kept("TRPO"),
+    "optimizations raise TRPO's reward at the same bound": lambda: at_bounds(-0.5, -0.5, 0.5, 0.5),
+    "the larger bound raises it": lambda: at_bounds(-0.5, 0.5, -0.5, 0.5),
+    "TRPO+ ends above TRPO in these seeds, too": lambda: at_bounds(0, -1, 1, 0),
 }
+TOGETHER = [["optimizations raise TRPO's reward at the same bound", "the larger bound raises it"]]
 
 
 # Tables --------------------------------------------------------------------------------------------------------------
@@ -189,6 +208,7 @@ def stages() -> Iterable[list[str]]:
         "humanoid": "after 5",
         "hopper_as_written": "after three seeds on -v5",
         "hopper_new_scripts": "none",
+        "deltas": "none; their number was fixed before",
     }
     for path, look in looks.items():
         of = measured(f"reward/{path}")
@@ -283,6 +303,26 @@ def draw_humanoid() -> Figure:
     return figure
 
 
+def draw_bounds() -> Figure:
+    """Draws the final rewards of TRPO and TRPO+ at both bounds: every run, and the means with their intervals."""
+    figure, [[axis]] = new_figure(1, 1, 2.9)
+    of = finals("reward/deltas")
+    for name, colour, marker, shift in (("TRPO+", BLUE, "o", 1.02), ("TRPO", figures.COLOURS["trpo"], "s", 1 / 1.02)):
+        means = {bound: Estimate([of[x]]) for bound, x in BOUNDS[name].items()}
+        axis.plot(list(means), [x.mean for x in means.values()], color=colour, marker=marker, ms=7, lw=2, label=name)
+        for bound, x in means.items():
+            axis.plot([bound * shift] * 2, x.interval(), color=colour, lw=2)
+            axis.plot([bound * shift] * x.seeds, *x.samples, marker, color=colour, ms=3, alpha=0.5, mec="none")
+    axis.set_xscale("log")
+    axis.set_xticks([0.04, 0.13], ["0.04, TRPO+'s in the paper", "0.13, TRPO's in the paper"])
+    axis.minorticks_off()
+    axis.set_xlim(0.03, 0.17)
+    axis.set_xlabel("bound on the mean KL of a step (nats)", fontsize=9)
+    axis.set_ylabel("Hopper-v4, final reward", fontsize=9)
+    axis.legend(frameon=False, fontsize=9, title="10 seeds each; dots are runs", title_fontsize=9)
+    return figure
+
+
 def draw_curves() -> Figure:
     """Draws the learning curves, an agent a panel, with that of PPO behind it."""
     names = "PPO-M", "TRPO+", "TRPO", "PPO-NoClip"
@@ -306,4 +346,10 @@ def draw_curves() -> Figure:
     return figure
 
 
-PICTURES = {"effects": draw_effects, "off": draw_off, "humanoid": draw_humanoid, "curves": draw_curves}
+PICTURES = {
+    "effects": draw_effects,
+    "off": draw_off,
+    "humanoid": draw_humanoid,
+    "bounds": draw_bounds,
+    "curves": draw_curves,
+}
