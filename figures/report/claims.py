@@ -41,7 +41,7 @@ def draw_hit_rate() -> Figure:
                     if run["seed"] == 1 and (healthy or run["tuning"]):
                         axis.plot(x, y, ".", color="black", markersize=4)
     for x, (_, env_id, seed) in enumerate(columns):
-        axis.text(x, -1, f"{env_id.removesuffix('-v5')}\nseed {seed}", ha="center", va="bottom", fontsize=7.5)
+        axis.text(x, -1, f"{env_id.removesuffix('-v5')}\nseed {seed}", ha="center", va="bottom", fontsize=6.5)
     for kind, text in (("quick", "--quick"), ("full", "in full")):
         at = [x for x, column in enumerate(columns) if column[0] == kind]
         if at:
