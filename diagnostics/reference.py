@@ -26,7 +26,7 @@ class Args:
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN ...", help_behavior_hint=NEEDED)]
     """finished runs of one setting"""
     out: Path = FILE
-    """file to add their curves to"""
+    """.json file to add their curves to"""
 
 
 def read_curve(folder: Path) -> tuple[float, list[float]]:
@@ -68,6 +68,20 @@ def curves(folders: tuple[Path, ...]) -> dict[str, Any]:
     )
 
 
+def check_runs(folders: tuple[Path, ...]) -> None:
+    """Stops at runs that cannot be a reference: unfinished ones, the same one twice, and those of another setting."""
+    configs = [runs.read_config(folder) for folder in folders]
+    for folder, config in zip(folders, configs):
+        last = max((int(row["global_step"]) for row in runs.read_progress(folder)), default=0)
+        if last < runs.planned_steps(config):
+            runs.stop(f"{folder}: has not ended ({last:,} of {runs.planned_steps(config):,} steps)")
+        if kind(config) != kind(configs[0]):
+            runs.stop(f"{folder}: has other settings than {folders[0]}")
+    seeds = [(config["args"]["env_id"], config["args"]["seed"]) for config in configs]
+    if len(set(seeds)) < len(seeds):
+        runs.stop("two of these runs have the same seed")
+
+
 def other_settings(reference: dict[str, Any], config: dict[str, Any]) -> list[str]:
     """Returns the names of the arguments in which a run differs from the reference runs, "algo" among them. An agent
     of Stable-Baselines3 is compared with ppo.py's as one of other settings."""
@@ -82,14 +96,22 @@ def published(env_id: str) -> dict[str, Any] | None:
 
 def main(argv: list[str] | None = None) -> None:
     args = tyro.cli(Args, args=argv, description=__doc__)
-    found = curves(args.runs or runs.stop("name one run folder or more"))
-    if not np.isfinite(found["returns"]).all():
+    if args.out.suffix != ".json" or not args.out.parent.is_dir():
+        runs.stop(f"--out {args.out}: must be a .json file in a folder that exists")
+    check_runs(args.runs or runs.stop("name one run folder or more"))
+    found = curves(args.runs)
+    if not found["returns"][0] or not np.isfinite(found["returns"]).all():
         runs.stop(f"these runs logged no return in some {EVERY:,} steps")
     found["returns"] = np.round(found["returns"], 1).tolist()
     found["untrained"] = np.round(found["untrained"], 1).tolist()
-    known = json.loads(args.out.read_text()) if args.out.is_file() else {}
+    try:
+        known = json.loads(args.out.read_text()) if args.out.is_file() else {}
+    except ValueError:
+        runs.stop(f"{args.out} is damaged; move it away")
     known = dict(sorted((known | {found["env_id"]: found}).items()))
-    args.out.write_text("{\n" + ",\n".join(f'"{env}": {json.dumps(x)}' for env, x in known.items()) + "\n}\n")
+    new_file = args.out.with_suffix(".tmp")
+    new_file.write_text("{\n" + ",\n".join(f'"{env}": {json.dumps(x)}' for env, x in known.items()) + "\n}\n")
+    new_file.replace(args.out)
     steps = EVERY * len(found["returns"][0])
     print(f"{args.out}: {found['env_id']}, {len(found['seeds'])} runs through {steps:,} steps")
 

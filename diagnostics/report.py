@@ -148,7 +148,7 @@ def measure(args: Args, opened: list[list[Source]], out: Path) -> None:
     for source in chosen if args.checkpoints else ():
         runs.with_step([source], (source.iteration,))
     played = list(dict.fromkeys([*chosen, *(sources[-1] for sources in opened)]))
-    shared = {name: getattr(args, name) for name in ("runs", "script", "out", "jobs", "seed", "overwrite")}
+    shared = {name: getattr(args, name) for name in ("runs", "script", "out", "jobs", "seed", "overwrite", "json")}
     of_gradient = dict(pairs=(), repeats=20, true_pairs=args.gradient_pairs * 19 // 20)
     of_updates = steps.Args(**shared, rewards=UPDATES, reward_pairs=args.reward_pairs)
     heldout = dict(heldout_pairs=args.heldout_pairs)
@@ -286,7 +286,8 @@ def find_faults(run: Run) -> list[Finding]:
         number = f"iteration {run.checked}; compare with algos/ppo.py"
         return [Finding(verdicts.BAD, number, text) for text in wrong]
     what = f"at iteration {run.checked}: {', '.join(run.faults)}"
-    return [Finding(verdicts.GOOD, what, "It computes what it should.")]
+    text = "No fault was found in what is listed. Of the update itself only the shuffling is checked here."
+    return [Finding(verdicts.GOOD, what, text)]
 
 
 def describe_run(run: Run) -> dict[str, str]:
@@ -359,6 +360,7 @@ def find_learning_curve(run: Run) -> Finding:
     tens = tens[len(tens) % 10 :].reshape(-1, 10)
     if not episodes[0] >= 10 or not len(tens):  # the first iteration acts with the untrained policy
         known = f"{episodes[0]:.0f} untrained episodes" if np.isfinite(episodes[0]) else "a run without logged episodes"
+        known = known if not episodes[0] >= 10 else "fewer than ten iterations in which an episode ended"
         return Finding(UNCLEAR, f"{len(returns):,} iterations", f"Cannot tell from {known}.")
     gain = intervals.mean_of(returns[tens[-1]] - returns[0])
     best = tens[returns[tens].mean(1).argmax()]
@@ -725,6 +727,7 @@ def main(argv: list[str] | None = None) -> None:
     torch.set_num_threads(1)  # with two, the updates that check the script take ten times as long
     opened, styles = runs.open_runs(args.runs, args.script), figures.run_styles(args.runs, args.labels)
     out = runs.output_folder(args.out, args.runs)
+    check_options(args)
     if args.watch:
         return watch(args, styles, out)
     for folder in args.runs:
@@ -733,6 +736,18 @@ def main(argv: list[str] | None = None) -> None:
         measure(args, opened, out)
     print(as_text(write_page([read_run(args, sources, style, out) for sources, style in zip(opened, styles)], out)))
     print(f"\n{out / 'report.html'}")
+
+
+def check_options(args: Args) -> None:
+    """Stops where options do not fit the runs or one another, before anything is measured."""
+    if args.json and (args.quick or args.watch):
+        runs.stop("--json: the quick report measures no numbers that a file could hold")
+    env_id = runs.read_config(args.runs[0])["args"]["env_id"]
+    for folder in args.like:
+        if (other := runs.read_config(folder)["args"]["env_id"]) != env_id:
+            runs.stop(f"--like {folder}: is a run on {other}, not on {env_id}")
+        if folder.resolve() in [x.resolve() for x in args.runs]:
+            runs.stop(f"--like {folder}: is the run that is judged")
 
 
 def write_page(found: list[Run], out: Path) -> dict[str, Any]:

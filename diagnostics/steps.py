@@ -167,8 +167,10 @@ def describe(cell: dict[str, Any]) -> str:
     """Says in one line what the updates of a cell do to the reward."""
     harmful, spread = intervals.text(cell["harmful"], "{:.0%}".format), intervals.text(cell["spread"])
     text = f"{cell['updates']} updates from {cell['step_pairs']:,} pairs change the reward by "
-    text += f"{intervals.text(cell['change'], '{:+,.3g}'.format)} on average, and by a standard deviation of {spread} "
-    return text + f"from one to another; {harmful} of them lower it"
+    text += f"{intervals.text(cell['change'], '{:+,.3g}'.format)} on average"
+    if not cell["spread"]["mean"]:  # the share would be 0 or 1, whatever the mean's interval says
+        return f"{text}; the noise of the episodes explains all their scatter, so how many lower it cannot be told"
+    return f"{text}, and by a standard deviation of {spread} from one to another; {harmful} of them lower it"
 
 
 # Figures -------------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ import base64
 import html
 import json
 import re
+import shutil
 import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 from types import SimpleNamespace
@@ -458,8 +459,10 @@ def test_page_of_a_run(runs, capsys):
     before = {path: path.read_bytes() for path in (runs / "run" / "figures").glob("*.jsonl")}
     assert {path.stem for path in before} == set(load("report").SIZES)
     page = (runs / "run" / "figures" / "report.html").read_bytes()
-    load("report").main([str(runs / "run"), *sizes])
+    load("report").main([str(runs / "run"), *sizes, "--json", "numbers.json"])
     assert {path: path.read_bytes() for path in before} == before  # kept, not measured again
+    published = {next(iter(cell["measured_by"])) for cell in json.loads((runs / "numbers.json").read_text())}
+    assert published == {f"{name}.py" for name in "evaluate gradient trust_region steps value report".split()}
     load("report").main([str(runs / "run"), "--quick"])
     assert (runs / "run" / "figures" / "report.html").read_bytes() == page
 
@@ -510,6 +513,35 @@ def test_a_run_is_compared_with_reference_runs_and_with_runs_like_it(runs, capsy
     assert reference.other_settings(kept, dict(algo="ppo", args=args | dict(gamma=0.9, seed=9))) == ["gamma"]
     assert reference.other_settings(kept, dict(algo="trpo", args=args)) == ["algo"]
     assert "algo" not in reference.other_settings(kept, dict(algo="sb3", args={}))
+
+    # What cannot be compared is refused, before anything is written.
+    for name, change in (("elsewhere", dict(env_id="Pendulum-v1")), ("unlike", dict(gamma=0.9))):
+        shutil.copytree(runs / "run2", runs / name)
+        config = json.loads((runs / name / "config.json").read_text())
+        (runs / name / "config.json").write_text(json.dumps(config | dict(args=config["args"] | change)))
+    train("ppo", runs, run_name="short", seed=4, total_timesteps=1024)
+    short = runs / "short" / "progress.csv"
+    short.write_text("\n".join(short.read_text().splitlines()[:3]) + "\n")
+    before = (runs / "curves.json").read_text()
+    run1, run2 = runs / "run1", runs / "run2"
+    refused = [
+        (
+            "report",
+            [run1, "--quick", "--like", runs / "elsewhere"],
+            "is a run on Pendulum-v1, not on",
+        ),
+        ("report", [run1, "--quick", "--like", run2, run1], "is the run that is judged"),
+        ("report", [run1, "--quick", "--json", "numbers.json"], "measures no numbers"),
+        ("reference", [run2, runs / "unlike", "--out", "curves.json"], "has other settings than"),
+        ("reference", [run2, run2, "--out", "curves.json"], "the same seed"),
+        ("reference", [run2, short.parent, "--out", "curves.json"], "has not ended"),
+        ("reference", [run2, "--out", "nowhere/curves.json"], "must be a .json file in a folder that exists"),
+    ]
+    for name, argv, text in refused:
+        with pytest.raises(SystemExit) as stopped:
+            load(name).main([str(x) for x in argv])
+        assert stopped.value.code == 2 and text in capsys.readouterr().err
+    assert (runs / "curves.json").read_text() == before
 
 
 def test_watching_tells_what_changes_and_ends_with_the_run(runs, monkeypatch, capsys):

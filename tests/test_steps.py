@@ -95,6 +95,9 @@ def test_changes_by_updates_are_those_of_the_formula(run, tmp_path, figures, cap
         low, high = cell[name]["interval"]
         assert low <= x <= high, name
     assert [x["promised"] for x in cell["changes"]] == [promised for _, promised in updates]
+    assert "of them lower it" in module.describe(cell)
+    explained = module.describe(cell | dict(spread=dict(mean=0.0, interval=None)))  # by the episodes' noise
+    assert "how many lower it cannot be told" in explained and "%" not in explained
 
 
 def from_pairs(values, n):
