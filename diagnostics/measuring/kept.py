@@ -189,7 +189,7 @@ def publish(args: Options, work: list[Work], cells: list[dict[str, Any]], others
         of_run = dict(agent=labels[run], env_id=configs[run]["args"]["env_id"], run_seed=configs[run]["args"]["seed"])
         key = tuple(sorted((name, str(x)) for name, x in asked.items() if name != "checkpoint"))
         found[key] = of_run | without_long_lists(cell)
-    diagnostic = Path(inspect.getfile(type(args))).name  # others may have asked for as many pairs of the same checkpoint
+    diagnostic = Path(inspect.getfile(type(args))).name  # another may have asked for as many pairs of a checkpoint
     ours = [x for x in others if diagnostic in x.get("measured_by", {diagnostic: 1})]
     replaced = [x for x in ours if any(all(str(x.get(name)) == y for name, y in key) for key in found)]
     old = [x for x in others if x not in replaced]
