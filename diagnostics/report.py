@@ -727,7 +727,7 @@ def main(argv: list[str] | None = None) -> None:
     torch.set_num_threads(1)  # with two, the updates that check the script take ten times as long
     opened, styles = runs.open_runs(args.runs, args.script), figures.run_styles(args.runs, args.labels)
     out = runs.output_folder(args.out, args.runs)
-    check_options(args)
+    refuse_unlike(args)
     if args.watch:
         return watch(args, styles, out)
     for folder in args.runs:
@@ -738,7 +738,7 @@ def main(argv: list[str] | None = None) -> None:
     print(f"\n{out / 'report.html'}")
 
 
-def check_options(args: Args) -> None:
+def refuse_unlike(args: Args) -> None:
     """Stops where options do not fit the runs or one another, before anything is measured."""
     if args.json and (args.quick or args.watch):
         runs.stop("--json: the quick report measures no numbers that a file could hold")
