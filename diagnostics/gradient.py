@@ -438,7 +438,7 @@ def describe(cells: list[dict[str, Any]]) -> str:
     if B == np.inf:
         low = ends[0]
         if np.isnan(low):
-            return f"so few estimates do not tell the noise scale ({measured})"
+            return f"there are too few estimates to tell the noise scale ({measured})"
         text = f"the noise scale exceeds {two_digits(low)} pairs, and the sample is too small to say by how much"
         return f"{text}: two estimates from {K:,} have a cosine of less than {K / (K + low):.2g} ({measured})"
     share = f"1/{B / K:.0f} of" if B > 2 * K else f"{K / B:.1f} times"

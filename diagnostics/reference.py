@@ -96,8 +96,7 @@ def published(env_id: str) -> dict[str, Any] | None:
 
 def main(argv: list[str] | None = None) -> None:
     args = tyro.cli(Args, args=argv, description=__doc__)
-    if args.out.suffix != ".json" or not args.out.parent.is_dir():
-        runs.stop(f"--out {args.out}: must be a .json file in a folder that exists")
+    runs.check_json_path("--out", args.out)
     check_runs(args.runs or runs.stop("name one run folder or more"))
     found = curves(args.runs)
     if not found["returns"][0] or not np.isfinite(found["returns"]).all():
@@ -109,9 +108,8 @@ def main(argv: list[str] | None = None) -> None:
     except ValueError:
         runs.stop(f"{args.out} is damaged; move it away")
     known = dict(sorted((known | {found["env_id"]: found}).items()))
-    new_file = args.out.with_suffix(".tmp")
-    new_file.write_text("{\n" + ",\n".join(f'"{env}": {json.dumps(x)}' for env, x in known.items()) + "\n}\n")
-    new_file.replace(args.out)
+    lines = ",\n".join(f'"{env}": {json.dumps(x)}' for env, x in known.items())
+    runs.replace_text(args.out, f"{{\n{lines}\n}}\n")
     steps = EVERY * len(found["returns"][0])
     print(f"{args.out}: {found['env_id']}, {len(found['seeds'])} runs through {steps:,} steps")
 

@@ -286,7 +286,7 @@ def find_faults(run: Run) -> list[Finding]:
         number = f"iteration {run.checked}; compare with algos/ppo.py"
         return [Finding(verdicts.BAD, number, text) for text in wrong]
     what = f"at iteration {run.checked}: {', '.join(run.faults)}"
-    text = "No fault was found in what is listed. Of the update itself only the shuffling is checked here."
+    text = "No fault was found in what is listed, and nothing else about the update is checked here."
     return [Finding(verdicts.GOOD, what, text)]
 
 
@@ -358,9 +358,13 @@ def find_learning_curve(run: Run) -> Finding:
     returns, episodes = run.progress["episodic_return"], run.progress["episodes"]
     tens = np.flatnonzero(np.isfinite(returns))
     tens = tens[len(tens) % 10 :].reshape(-1, 10)
-    if not episodes[0] >= 10 or not len(tens):  # the first iteration acts with the untrained policy
-        known = f"{episodes[0]:.0f} untrained episodes" if np.isfinite(episodes[0]) else "a run without logged episodes"
-        known = known if not episodes[0] >= 10 else "fewer than ten iterations in which an episode ended"
+    if not np.isfinite(episodes[0]):
+        known = "a run without logged episodes"
+    elif episodes[0] < 10:  # the first iteration acts with the untrained policy
+        known = f"{episodes[0]:.0f} untrained episodes"
+    else:
+        known = "fewer than ten iterations in which an episode ended"
+    if not episodes[0] >= 10 or not len(tens):
         return Finding(UNCLEAR, f"{len(returns):,} iterations", f"Cannot tell from {known}.")
     gain = intervals.mean_of(returns[tens[-1]] - returns[0])
     best = tens[returns[tens].mean(1).argmax()]
@@ -727,7 +731,7 @@ def main(argv: list[str] | None = None) -> None:
     torch.set_num_threads(1)  # with two, the updates that check the script take ten times as long
     opened, styles = runs.open_runs(args.runs, args.script), figures.run_styles(args.runs, args.labels)
     out = runs.output_folder(args.out, args.runs)
-    refuse_unlike(args)
+    stop_at_misfits(args)
     if args.watch:
         return watch(args, styles, out)
     for folder in args.runs:
@@ -738,7 +742,7 @@ def main(argv: list[str] | None = None) -> None:
     print(f"\n{out / 'report.html'}")
 
 
-def refuse_unlike(args: Args) -> None:
+def stop_at_misfits(args: Args) -> None:
     """Stops where options do not fit the runs or one another, before anything is measured."""
     if args.json and (args.quick or args.watch):
         runs.stop("--json: the quick report measures no numbers that a file could hold")

@@ -234,6 +234,8 @@ def test_noise_scale_in_words():
     few = cell_with(300, 1 / 5000, None)
     del few["noise_scale"][load("gradient").NETWORK]["inverse_interval"]  # two estimates have none
     assert "is 1/2 of the noise scale (5,000 pairs): two estimates have a cosine of 0.29" in describe([few])
+    few["noise_scale"][load("gradient").NETWORK]["grad_sq"] = -1e-6
+    assert describe([few]) == f"there are too few estimates to tell the noise scale {measured}"
 
 
 def test_picture_of_the_noise_scale(monkeypatch, tmp_path):

@@ -65,6 +65,9 @@ def test_a_curve_that_never_rose_has_not_fallen_from_its_height():
     progress = dict(episodic_return=returns, episodes=np.full(len(returns), 20.0))
     found = load("report").find_learning_curve(SimpleNamespace(progress=progress))
     assert found.status == BAD and found.verdict.startswith("It ended below where it began. The other")
+    few = dict(episodic_return=returns[:9], episodes=progress["episodes"])
+    found = load("report").find_learning_curve(SimpleNamespace(progress=few))
+    assert found.status == UNCLEAR and "fewer than ten iterations in which an episode ended" in found.verdict
 
 
 @pytest.mark.parametrize(
@@ -525,11 +528,7 @@ def test_a_run_is_compared_with_reference_runs_and_with_runs_like_it(runs, capsy
     before = (runs / "curves.json").read_text()
     run1, run2 = runs / "run1", runs / "run2"
     refused = [
-        (
-            "report",
-            [run1, "--quick", "--like", runs / "elsewhere"],
-            "is a run on Pendulum-v1, not on",
-        ),
+        ("report", [run1, "--quick", "--like", runs / "elsewhere"], "is a run on Pendulum-v1, not on"),
         ("report", [run1, "--quick", "--like", run2, run1], "is the run that is judged"),
         ("report", [run1, "--quick", "--json", "numbers.json"], "measures no numbers"),
         ("reference", [run2, runs / "unlike", "--out", "curves.json"], "has other settings than"),

@@ -155,8 +155,8 @@ def measure_missing(
     measured, and each is added to the file at once. If several cells have the same settings, the last one counts. A
     cell also says what measured its numbers, with which libraries, and of which setting the run is. Where code or
     libraries have changed since, a note says so in one line."""
-    if args.json and (args.json.suffix != ".json" or not args.json.parent.is_dir()):
-        runs.stop(f"--json {args.json}: must be a .json file in a folder that exists")
+    if args.json:
+        runs.check_json_path("--json", args.json)
     others = read_cells(args.json) if args.json and args.json.exists() else []  # stops if it is damaged
     with locked(path):
         cells, todo = Cells(path), []
@@ -189,13 +189,15 @@ def publish(args: Options, work: list[Work], cells: list[dict[str, Any]], others
         of_run = dict(agent=labels[run], env_id=configs[run]["args"]["env_id"], run_seed=configs[run]["args"]["seed"])
         key = tuple(sorted((name, str(x)) for name, x in asked.items() if name != "checkpoint"))
         found[key] = of_run | without_long_lists(cell)
-    diagnostic = Path(inspect.getfile(type(args))).name  # another may have asked for as many pairs of a checkpoint
-    ours = [x for x in others if diagnostic in x.get("measured_by", {diagnostic: 1})]
-    replaced = [x for x in ours if any(all(str(x.get(name)) == y for name, y in key) for key in found)]
-    old = [x for x in others if x not in replaced]
-    new_file = args.json.with_suffix(".tmp")
-    new_file.write_text("[\n" + ",\n".join(map(json.dumps, [*old, *found.values()])) + "\n]\n")
-    new_file.replace(args.json)
+    diagnostic = Path(inspect.getfile(type(args))).name
+
+    def is_replaced(x: dict[str, Any]) -> bool:
+        # Another diagnostic may have asked for as many pairs of the same checkpoint.
+        of_another = diagnostic not in x.get("measured_by", [diagnostic])
+        return not of_another and any(all(str(x.get(name)) == y for name, y in key) for key in found)
+
+    old = [x for x in others if not is_replaced(x)]
+    runs.replace_text(args.json, "[\n" + ",\n".join(map(json.dumps, [*old, *found.values()])) + "\n]\n")
 
 
 def without_long_lists(x: Any) -> Any:

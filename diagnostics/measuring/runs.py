@@ -324,6 +324,19 @@ def output_folder(out: Path | None, folders: tuple[Path, ...]) -> Path:
     return out
 
 
+def check_json_path(option: str, path: Path) -> None:
+    """Stops where numbers cannot be written to this path."""
+    if path.suffix != ".json" or not path.parent.is_dir():
+        stop(f"{option} {path}: must be a .json file in a folder that exists")
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Writes a file at once, so that an interruption leaves the old one whole."""
+    new_file = path.with_suffix(".tmp")
+    new_file.write_text(text)
+    new_file.replace(path)
+
+
 # Checkpoints ---------------------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 import sys
 
+import numpy as np
 from claims import FIGURES, new_figure
 from estimates import measured
 from matplotlib.figure import Figure
@@ -40,12 +41,12 @@ def draw_hit_rate() -> Figure:
                     axis.add_patch(box)
                     if run["seed"] == 1 and (healthy or run["tuning"]):
                         axis.plot(x, y, ".", color="black", markersize=4)
-    for x, (_, env_id, seed) in enumerate(columns):
-        axis.text(x, -1, f"{env_id.removesuffix('-v5')}\nseed {seed}", ha="center", va="bottom", fontsize=6.5)
-    for kind, text in (("quick", "--quick"), ("full", "in full")):
-        at = [x for x, column in enumerate(columns) if column[0] == kind]
-        if at:
-            axis.text(sum(at) / len(at), -3.2, text, ha="center", va="bottom", fontsize=9, weight="bold")
+    for x, (_, _, seed) in enumerate(columns):
+        axis.text(x, -0.8, f"seed {seed}", ha="center", va="bottom", fontsize=7.5)
+    for kind, env_id in dict.fromkeys((kind, env_id) for kind, env_id, _ in columns):
+        at = [x for x, column in enumerate(columns) if column[:2] == (kind, env_id)]
+        text = f"{dict(quick='--quick', full='in full')[kind]}\n{env_id}"
+        axis.text(np.mean(at), -1.8, text, ha="center", va="bottom", fontsize=8.5)
     for name in ("named", "found", "missed", "no alarm"):
         text = dict(found="found, not named", missed="missed, or false alarm").get(name, name)
         axis.plot([], [], "s", color=COLOURS[name], markersize=8, label=text)

@@ -148,11 +148,14 @@ BOUNDS = {
 }
 
 
+OF_BOUNDS = 400  # IM's main effect of the optimizations on Hopper, as the protocol rounds it; the margin is half of it
+
+
 def at_bounds(*weights: float) -> Cells:
     """Judges a sum of the means of TRPO at 0.04 and 0.13 and of TRPO+ at 0.04 and 0.13."""
     of = finals("reward/deltas")
     x = Estimate([of[name] for agents in BOUNDS.values() for name in agents.values()], weights)
-    return dict(Hopper=of_sign(x, text=answered(x, 200), size=400))
+    return dict(Hopper=of_sign(x, text=answered(x, OF_BOUNDS / 2), size=OF_BOUNDS))
 
 
 CLAIMS = {
