@@ -79,7 +79,7 @@ class Args:
 # The sizes of `smoke`: just enough to see that everything works.
 SMALL_SIZES = {
     "gradient": "--pairs 64 512 --repeats 2 --true-pairs 512 --value-pairs 512",
-    "steps": "--repeats 2",
+    "steps": "--repeats 2 --step-pairs 64 --reward-pairs 64",
     "value": "--heldout-pairs 512",
     "trust_region": "--heldout-pairs 512",
     "landscape": "--grid 2 --step-pairs 64 --reward-pairs 64",

@@ -100,6 +100,23 @@ def test_changes_by_updates_are_those_of_the_formula(run, tmp_path, figures, cap
     assert "how many lower it cannot be told" in explained and "%" not in explained
 
 
+def test_an_update_from_more_pairs_has_the_learning_rate_of_training(run, monkeypatch):
+    """6,400 pairs are more than the whole run had, so as a size of its batches they would leave no step to anneal."""
+    source, seen = measuring.runs.Source(ROOT / "algos" / "ppo.py", run, 3), []
+    script = measuring.runs.load_script(source.script)
+
+    def update(args, state, batch, update=script.update):
+        seen.append((1 - state.global_step / script.planned_steps(args), len(batch["obs"])))
+        return update(args, state, batch)
+
+    monkeypatch.setattr(script, "update", update)
+    for num_envs in (1, 100):
+        load("steps").take_update(source, (0,), num_envs, 64)
+    settings = measuring.runs.read_config(run)
+    left = 1 - 3 * measuring.runs.batch_size(settings) / measuring.runs.planned_steps(settings)
+    assert seen == [(left, 64), (left, 6400)]
+
+
 def from_pairs(values, n):
     """Mean and interval over pairs of n items, from the values of the pairs alone."""
     matrix = np.zeros((n, n))
