@@ -39,12 +39,15 @@ LATE, JUMPED = 0.25, 10  # share of the training, multiple of the scale
 HIGH, LOW, SHRUNK = 0.5, 0.25, 0.1  # two explained variances, share of the first value loss
 
 RULES = dict(
-    faults="Judged on fresh segments and by two updates from the newest checkpoint with a step, with code that is not "
-    "the script's. Noise: standard normal within 6 standard errors, and another one in each segment. Rewards: the "
-    "environment's times one factor. Advantages and value targets (at lambda 1): equal to the sums that define them, "
-    "row by row. Objective and value loss: before an update, their gradients have a cosine of 0.99 or more with the "
-    "policy gradient of the advantages and with the gradient of the squared error. Shuffling: an update depends on the "
-    "random generator (all ours).",
+    faults="Judged on fresh segments, by two updates from the newest checkpoint with a step, and by the first eight "
+    "steps of a new run, with code that is not the script's. Noise: standard normal within 6 standard errors, and "
+    "another one in each segment. Rewards: the environment's times one factor. Advantages and value targets (at lambda "
+    "1): equal to the sums that define them, row by row. Objective and value loss: before an update, their gradients "
+    "have a cosine of 0.99 or more with the policy gradient of the advantages and with the gradient of the squared "
+    "error. Clip of the ratio: where a fifth of the ratios or more are outside, a cosine of 0.99 or more with the "
+    "gradient of PPO's clipped surrogate. Shuffling: an update depends on the random generator. Update: it raises the "
+    "objective on its own batch, and lowers the squared error. Adam: the first steps end within a hundredth of their "
+    "length of Adam's (all ours).",
     learning="Learned: the last policy's mean return is above the untrained one's by more than the standard deviation "
     "of the untrained one's episodes (ours; Welch's t-interval). Fallen: it is below that of the best checkpoint "
     "between by more than as much (corrected for their number). Where no episodes are measured: the last 10 iterations "

@@ -184,7 +184,7 @@ BUGS = [
     Case(
         "rates-x30",
         "both learning rates are 30 times as large",
-        "too far",
+        "too far|policy_lr",
         (
             (
                 "args.policy_lr * lr_fraction, args.value_lr * lr_fraction",
@@ -245,6 +245,33 @@ BUGS = [
         "values [B, 1] minus targets [B] in the value loss",
         "value loss|critic",
         (("losses = (values - targets) ** 2", "losses = (values[:, None] - targets) ** 2"),),
+    ),
+    Case(
+        "update-descends",
+        "the update descends the objective",
+        "does not raise its objective|lowered its objective",
+        (("policy_loss = lambda *x: -objective(*x)", "policy_loss = lambda *x: objective(*x)"),),
+    ),
+    Case(
+        "clip-maximum",
+        "the objective takes the larger of the clipped and the unclipped term",
+        "clip",
+        (("surrogate = torch.minimum(", "surrogate = torch.maximum("),),
+    ),
+    Case(
+        "policy-rate",
+        "the policy's learning rate is 30 times the value network's",
+        "policy_lr|learning rate|too far",
+        (("    policy_lr, value_lr = args.policy_lr * ", "    policy_lr, value_lr = 30 * args.value_lr * "),),
+    ),
+    Case(
+        "second-moment",
+        "Adam's second moment decays by 0.9 in place of 0.999",
+        "Adam",
+        (
+            ("v = 0.999 * v + 0.001 * gradient**2", "v = 0.9 * v + 0.1 * gradient**2"),
+            ("v / (1 - torch.exp(t * math.log(0.999)))", "v / (1 - torch.exp(t * math.log(0.9)))"),
+        ),
     ),
 ]
 HEALTHY = [

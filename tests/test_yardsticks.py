@@ -18,6 +18,8 @@ def test_no_script_is_accused(known, algo):
         found = yardsticks.check(source, 0)
         assert not any(found.values())
         assert ("objective" in found, "advantages" in found) == (algo != "vmpo", algo != "reinforce")
+        assert ("clip of the ratio" in found) is (algo in ("ppo", "ppo_m"))
+        assert {"update", "Adam"} <= found.keys()
 
 
 @pytest.mark.parametrize(
@@ -48,6 +50,11 @@ NAMED = {
     "advantages-negated": "objective is not the policy gradient of its advantages: their cosine is -1.00",
     "log-ratio-clipped": "objective is not the policy gradient",
     "value-broadcast": "value loss is not",
+    "rates-x30": "policy_lr 0.0003. They are 30 times as long, with a cosine of 1.00",
+    "update-descends": "with a cosine of -1.00",
+    "clip-maximum": "clipped surrogate, the smaller of both terms",
+    "policy-rate": "policy_lr 0.0003. They are 25 times as long",
+    "second-moment": "are not Adam's",
 }
 
 
@@ -84,3 +91,13 @@ def test_rewards_that_are_shifted_are_named(change, accused):
     rewards = np.append(change(raw[:-1]), 10.0)[::-1]  # in another order
     found = yardsticks.wrong_rewards(Args, dict(rewards=rewards, raw_rewards=raw))
     assert ("0.1 times the environment's, plus -0.02" in found) is accused
+
+
+def test_updates_that_do_the_opposite_are_named(known):
+    source = measuring.runs.Source(ROOT / "algos" / "ppo.py", known / "ppo", 1)
+    before, after, _, _, batch = measuring.sampling.next_iteration(source)
+    script, args, _ = measuring.sampling.checkpoint_state(source)
+    found = lambda *states: yardsticks.wrong_update(script, args, batch, [*states, states[-1]])
+    assert not found(before, after)
+    assert "lowered its objective on its own batch" in found(after, before)
+    assert "raised the squared error of the value network" in found(replace(after, policy=before.policy), before)

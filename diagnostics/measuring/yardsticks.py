@@ -2,6 +2,9 @@
 cannot be its own yardstick. Each function returns a text that says what is wrong, an empty one where nothing is, or
 None where it cannot be told."""
 
+import copy
+import itertools
+import math
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
@@ -20,13 +23,18 @@ ALIKE = 0.5  # correlation of the noise of two segments; that of independent one
 FAR_OFF = 6  # standard errors
 SAME_DIRECTION = 0.99  # cosine
 UNLIKE = 1e-3  # share of the largest reward
+OUTSIDE = 0.2  # share of the ratios that a policy must have outside the band
+WALK = 0.01, 1, 20  # standard deviations of its random steps until then: first, last, number
+STEPS = 8  # of a new run
+APART = 0.01  # share of the length; a healthy script is 0.00002 apart, and a second moment's decay of 0.9 makes 0.02
 LONGEST = 2048  # steps of a segment
 SEGMENTS = 4  # at least
 
 
 def check(source: Source, seed: int) -> dict[str, str]:
-    """Returns what is wrong with the script of a checkpoint, judged by some fresh segments with frozen statistics and
-    by two updates from one of them: a text for each thing that was checked, empty where it is right."""
+    """Returns what is wrong with the script of a checkpoint, judged by some fresh segments with frozen statistics, by
+    two updates from one of them, and by the first steps of a new run: a text for each thing that was checked, empty
+    where it is right."""
     script, args, state = sampling.checkpoint_state(source)
     steps = min(args.num_steps, LONGEST)
     data = collect_group(source, (seed, source.iteration, 6), max(SEGMENTS, LONGEST // steps), steps)
@@ -36,7 +44,10 @@ def check(source: Source, seed: int) -> dict[str, str]:
         found["value targets"] = explain_wrong_targets(wrong_targets(script, args, state, data))
         found["advantages"] = wrong_advantages(args, state, batch, data)
         found["value loss"] = wrong_value_loss(script, args, state, batch)
-    found |= {"objective": wrong_objective(script, args, state, batch), "shuffling": not_shuffled(source, seed)}
+    found["objective"] = wrong_objective(script, args, state, batch)
+    found["clip of the ratio"] = wrong_clip(script, args, state, batch)
+    found |= judge_updates(source, seed)
+    found["Adam"] = wrong_adam(script, args)
     return {name: text for name, text in found.items() if text is not None}  # None where it cannot be checked
 
 
@@ -173,8 +184,7 @@ def wrong_objective(script: ModuleType, args: Any, state: Any, batch: dict[str, 
     if "multipliers" in batch:
         return None
     coef = getattr(args, "entropy_coef", 0.0)
-    plain = replace(args, entropy_coef=0.0) if coef else args
-    mine = loss_gradient(script.objective(plain, state.policy, batch), state.policy)
+    mine = loss_gradient(script.objective(without_bonus(args), state.policy, batch), state.policy)
     surrogate = lambda A: (state.policy(batch["obs"]).log_prob(batch["actions"]) * A).mean()
     A = batch["advantages"]
     expected = [loss_gradient(surrogate(x), state.policy) for x in (A, A - A.mean())]
@@ -200,20 +210,131 @@ def wrong_value_loss(script: ModuleType, args: Any, state: Any, batch: dict[str,
     return ""
 
 
-def not_shuffled(source: Source, seed: int) -> str | None:
-    """Judges whether an update on minibatches depends on the random generator, as shuffling makes it."""
-    script, args, state = sampling.checkpoint_state(source)
+def wrong_clip(script: ModuleType, args: Any, state: Any, batch: dict[str, Tensor]) -> str | None:
+    """Judges whether at a policy that has left the band, the gradient of the objective is still that of PPO's clipped
+    surrogate (Schulman et al. 2017, eq. 7). At the policy that acted, no ratio is clipped yet."""
+    if not hasattr(args, "clip_eps"):
+        return None
+    policy, noise = copy.deepcopy(state.policy), torch.Generator().manual_seed(0)
+    ratios_now = lambda: torch.exp(policy(batch["obs"]).log_prob(batch["actions"]) - batch["old_log_probs"])
+    for length in np.geomspace(*WALK):
+        with torch.no_grad():
+            for p in policy.parameters():
+                p += length * torch.randn(p.shape, generator=noise)
+            outside = ((ratios_now() - 1).abs() > args.clip_eps).float().mean().item()
+        if outside > OUTSIDE:
+            break
+    else:
+        return None
+    mine, expected = loss_gradient(script.objective(without_bonus(args), policy, batch), policy), []
+    A = batch["advantages"]
+    for x in (A, (A - A.mean()) / A.std()):
+        ratios = ratios_now()
+        clipped = ratios.clamp(1 - args.clip_eps, 1 + args.clip_eps)
+        expected.append(loss_gradient(torch.minimum(ratios * x, clipped * x).mean(), policy))
+    nearest = max(cosine(mine, x) for x in expected)
+    if nearest < SAME_DIRECTION:
+        text = f"With {100 * outside:.0f} % of the ratios outside the band, the gradient of its objective is not"
+        return f"{text} that of the clipped surrogate, the smaller of both terms: their cosine is {nearest:.2f}."
+    return ""
+
+
+def without_bonus(args: Any) -> Any:
+    """Returns the arguments without an entropy bonus."""
+    return replace(args, entropy_coef=0.0) if getattr(args, "entropy_coef", 0.0) else args
+
+
+def judge_updates(source: Source, seed: int) -> dict[str, str | None]:
+    """Judges two updates from one batch that differ in the random generator alone. They must not be the same, if
+    minibatches are shuffled, and both must do on this batch what they are made for."""
+    script, args, _ = sampling.checkpoint_state(source)
     steps = min(args.num_steps, LONGEST)
+    script, args, state = sampling.fresh_state(source, (seed, source.iteration, 7), args.num_envs, steps)
+    batch, updated = script.estimate_advantages(args, state, script.rollout(args, state)), []
+    for rng in (1, 2):
+        updated.append(replace(sampling.copied(state), rng=np.random.default_rng(rng)))
+        script.update(args, updated[-1], batch)
+    found = dict(shuffling=not_shuffled(args, state, updated))
+    return found | {"update": wrong_update(script, args, batch, [state, *updated])}
+
+
+def networks_of(state: Any) -> dict[str, nn.Module]:
+    return {name: getattr(state, name) for name in ("policy", "value") if hasattr(state, name)}
+
+
+def not_shuffled(args: Any, state: Any, updated: list[Any]) -> str | None:
+    """Judges whether an update on minibatches depends on the random generator, as shuffling makes it."""
     if getattr(args, "num_minibatches", 1) < 2 or not isinstance(getattr(state, "rng", None), np.random.Generator):
         return None
-    script, args, state = sampling.fresh_state(source, (seed, source.iteration, 7), args.num_envs, steps)
-    batch, after = script.estimate_advantages(args, state, script.rollout(args, state)), []
-    networks = lambda state: [getattr(state, name) for name in ("policy", "value") if hasattr(state, name)]
-    for rng in (1, 2):
-        updated = replace(sampling.copied(state), rng=np.random.default_rng(rng))
-        script.update(args, updated, batch)
-        after.append(torch.cat([sampling.flat_parameters(network) for network in networks(updated)]))
-    before = torch.cat([sampling.flat_parameters(network) for network in networks(state)])
-    if torch.equal(*after) and not torch.equal(after[0], before):  # an update may have a learning rate of 0
+    parameters = lambda x: torch.cat([sampling.flat_parameters(network) for network in networks_of(x).values()])
+    before, first, second = (parameters(x) for x in (state, *updated))
+    if torch.equal(first, second) and not torch.equal(before, first):  # an update may have a learning rate of 0
         return "Its minibatches are not shuffled: an update does not depend on the random generator."
     return ""
+
+
+@torch.no_grad()
+def wrong_update(script: ModuleType, args: Any, batch: dict[str, Tensor], states: list[Any]) -> str:
+    """Judges whether updates raise the objective on the batch that they are made from, and lower the squared error of
+    the value network. V-MPO's objective moves with its multipliers, so it is left out."""
+    if "multipliers" not in batch:
+        before, *after = (script.objective(args, x.policy, batch).item() for x in states)
+        if max(after) < before:
+            return f"An update lowered its objective on its own batch from {before:.3g} to {max(after):.3g}."
+    if hasattr(states[0], "value"):
+        before, *after = (((x.value(batch["obs"]) - batch["value_targets"]) ** 2).mean().item() for x in states)
+        if min(after) > before:
+            text = "An update raised the squared error of the value network on its own batch from"
+            return f"{text} {before:.3g} to {min(after):.3g}."
+    return ""
+
+
+def wrong_adam(script: ModuleType, args: Any) -> str | None:
+    """Judges the first steps of a new run against those that torch.optim.Adam takes along the same gradients, clipped
+    or not, with the learning rates of the arguments."""
+    names = [x for x in ("policy", "value") if {f"{x}_lr", f"{x}_epochs", "num_minibatches"} <= vars(args).keys()]
+    if not names:
+        return None
+    for name, (gradients, moved) in first_steps(script, args, names).items():
+        lr = getattr(args, f"{name}_lr")
+        kinds = itertools.product((math.inf, getattr(args, "max_grad_norm", math.inf)), (1e-5, 1e-8))
+        expected = (adam_steps(gradients, lr, *kind) for kind in kinds)
+        nearest = max(expected, key=lambda x: abs(cosine(moved, x)))
+        size, apart = ((x.norm() / nearest.norm()).item() for x in (moved, moved - nearest))
+        if apart > APART:
+            text = f"The first {STEPS} steps of its {name} network are not Adam's with {name}_lr {lr:g}. They are"
+            direction = f"with a cosine of {cosine(moved, nearest):.2f}"
+            return f"{text} {size:.3g} times as long, {direction}, and end {apart:.2g} of that length away."
+    return ""
+
+
+def first_steps(script: ModuleType, args: Any, names: list[str]) -> dict[str, tuple[list[Tensor], Tensor]]:
+    """Takes the first steps of a new run, each of them an update on a minibatch of its own. Returns for each network
+    the gradients of its loss before each step and the change of its parameters by all of them, each [P]."""
+    one_step = dict(num_minibatches=1, num_steps=min(args.num_steps, LONGEST)) | {f"{x}_epochs": 1 for x in names}
+    constant = dict(anneal_lr=False) if hasattr(args, "anneal_lr") else {}  # rates
+    args = replace(args, **one_step, **constant)
+    state = script.initial_state(args, script.make_actors(args))
+    batch = script.estimate_advantages(args, state, script.rollout(args, state))
+    losses = dict(policy=lambda *x: -script.objective(*x), value=getattr(script, "value_loss", None))
+    before = {x: sampling.flat_parameters(network) for x, network in networks_of(state).items()}
+    gradients = {x: [] for x in names}
+    for rows in torch.arange(len(batch["obs"])).chunk(STEPS):
+        minibatch = {name: x[rows] for name, x in batch.items() if name != "multipliers"}
+        if "multipliers" in batch:  # those of V-MPO's objective, which its update moves, too
+            minibatch["multipliers"] = state.multipliers.clone()
+        for x in names:
+            network = getattr(state, x)
+            gradients[x].append(loss_gradient(losses[x](args, network, minibatch), network))
+        script.update(args, state, minibatch)
+    return {x: (gradients[x], sampling.flat_parameters(getattr(state, x)) - before[x]) for x in names}
+
+
+def adam_steps(gradients: list[Tensor], lr: float, norm: float, eps: float) -> Tensor:
+    """Returns how far Adam's steps along the gradients [P], clipped at the norm, move the parameters, [P]."""
+    parameters = torch.zeros_like(gradients[0], requires_grad=True)
+    adam = torch.optim.Adam([parameters], lr, eps=eps)
+    for gradient in gradients:
+        parameters.grad = gradient * min(1.0, norm / max(gradient.norm().item(), 1e-30))
+        adam.step()
+    return parameters.detach()
