@@ -55,6 +55,7 @@ NAMED = {
     "clip-maximum": "clipped surrogate, the smaller of both terms",
     "policy-rate": "policy_lr 0.0003. They are 25 times as long",
     "second-moment": "are not Adam's",
+    "stale-actor": "acted with the old one",
 }
 
 

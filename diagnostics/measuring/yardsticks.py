@@ -5,6 +5,7 @@ None where it cannot be told."""
 import copy
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
@@ -23,8 +24,8 @@ ALIKE = 0.5  # correlation of the noise of two segments; that of independent one
 FAR_OFF = 6  # standard errors
 SAME_DIRECTION = 0.99  # cosine
 UNLIKE = 1e-3  # share of the largest reward
-OUTSIDE = 0.2  # share of the ratios that a policy must have outside the band
-WALK = 0.01, 1, 20  # standard deviations of its random steps until then: first, last, number
+OUTSIDE = 0.2  # share of the ratios that a moved policy has outside the band
+FAR = 1  # nats, mean KL
 STEPS = 8  # of a new run
 APART = 0.01  # share of the length; a healthy script is 0.00002 apart, and a second moment's decay of 0.9 makes 0.02
 LONGEST = 2048  # steps of a segment
@@ -39,7 +40,8 @@ def check(source: Source, seed: int) -> dict[str, str]:
     steps = min(args.num_steps, LONGEST)
     data = collect_group(source, (seed, source.iteration, 6), max(SEGMENTS, LONGEST // steps), steps)
     batch = script.estimate_advantages(args, state, data)
-    found = {"noise": wrong_noise(state, data, steps), "scaled rewards": wrong_rewards(args, data)}
+    noise = wrong_noise(state, data, steps) or acts_with_old_policy(source, seed, steps, batch)
+    found = {"noise": noise, "scaled rewards": wrong_rewards(args, data)}
     if hasattr(state, "value"):
         found["value targets"] = explain_wrong_targets(wrong_targets(script, args, state, data))
         found["advantages"] = wrong_advantages(args, state, batch, data)
@@ -87,6 +89,19 @@ def wrong_noise(state: Any, data: dict[str, Any], num_steps: int) -> str:
         return f"The actions are not the policy's: their noise has mean {mean:.2f} and standard deviation {std:.2f}."
     if len(noise) > 1.5 * num_steps and (noise[num_steps:] * noise[:-num_steps]).mean() > ALIKE:
         return "The same noise comes in every rollout: it must come from the state's generator, which goes on."
+    return ""
+
+
+def acts_with_old_policy(source: Source, seed: int, num_steps: int, batch: dict[str, Tensor]) -> str:
+    """Judges whether the second of two rollouts acts with another policy if the policy has changed between them."""
+    script, args, state = sampling.fresh_state(source, (seed, source.iteration, 8), 1, num_steps)
+    script.rollout(args, state)
+    policy = moved(state.policy, lambda x: sampling.compare_policies(x, batch)[1].mean() > FAR)
+    if policy is None:
+        return ""
+    later = replace(state, policy=policy, iteration=state.iteration + 1)
+    if wrong_noise(later, script.rollout(args, later), num_steps):
+        return "After the policy has changed, a rollout still acted with the old one."
     return ""
 
 
@@ -215,28 +230,33 @@ def wrong_clip(script: ModuleType, args: Any, state: Any, batch: dict[str, Tenso
     surrogate (Schulman et al. 2017, eq. 7). At the policy that acted, no ratio is clipped yet."""
     if not hasattr(args, "clip_eps"):
         return None
-    policy, noise = copy.deepcopy(state.policy), torch.Generator().manual_seed(0)
-    ratios_now = lambda: torch.exp(policy(batch["obs"]).log_prob(batch["actions"]) - batch["old_log_probs"])
-    for length in np.geomspace(*WALK):
-        with torch.no_grad():
-            for p in policy.parameters():
-                p += length * torch.randn(p.shape, generator=noise)
-            outside = ((ratios_now() - 1).abs() > args.clip_eps).float().mean().item()
-        if outside > OUTSIDE:
-            break
-    else:
+    outside = lambda ratios: ((ratios - 1).abs() > args.clip_eps).float().mean().item()
+    policy = moved(state.policy, lambda x: outside(sampling.compare_policies(x, batch)[0]) > OUTSIDE)
+    if policy is None:
         return None
     mine, expected = loss_gradient(script.objective(without_bonus(args), policy, batch), policy), []
     A = batch["advantages"]
     for x in (A, (A - A.mean()) / A.std()):
-        ratios = ratios_now()
+        ratios = torch.exp(policy(batch["obs"]).log_prob(batch["actions"]) - batch["old_log_probs"])
         clipped = ratios.clamp(1 - args.clip_eps, 1 + args.clip_eps)
         expected.append(loss_gradient(torch.minimum(ratios * x, clipped * x).mean(), policy))
     nearest = max(cosine(mine, x) for x in expected)
     if nearest < SAME_DIRECTION:
-        text = f"With {100 * outside:.0f} % of the ratios outside the band, the gradient of its objective is not"
-        return f"{text} that of the clipped surrogate, the smaller of both terms: their cosine is {nearest:.2f}."
+        text = f"With {100 * outside(ratios):.0f} % of the ratios outside the band, the gradient of its objective is"
+        return f"{text} not that of the clipped surrogate, the smaller of both terms: their cosine is {nearest:.2f}."
     return ""
+
+
+def moved(policy: nn.Module, far_enough: Callable) -> nn.Module | None:
+    """Returns a copy of the policy whose parameters walk at random until it is far enough, or None if it never is."""
+    policy, noise = copy.deepcopy(policy), torch.Generator().manual_seed(0)
+    for length in np.geomspace(0.01, 1, 20):
+        with torch.no_grad():
+            for p in policy.parameters():
+                p += length * torch.randn(p.shape, generator=noise)
+        if far_enough(policy):
+            return policy
+    return None
 
 
 def without_bonus(args: Any) -> Any:
