@@ -40,9 +40,10 @@ HIGH, LOW, SHRUNK = 0.5, 0.25, 0.1  # two explained variances, share of the firs
 
 RULES = dict(
     faults="Judged on fresh segments, by two updates from the newest checkpoint with a step, and by the first eight "
-    "steps of a new run, with code that is not the script's. Noise: standard normal within 6 standard errors, "
-    "another one in each segment, and that of the policy as it is now. Rewards: the environment's times one factor. Advantages and value targets (at lambda "
-    "1): equal to the sums that define them, row by row. Objective and value loss: before an update, their gradients "
+    "steps of a new run, with code that is not the script's. Noise: standard normal within 6 standard errors, another "
+    "one in each segment, and that of the policy as it is now. Rewards: the environment's times one factor. Advantages "
+    "and value targets (at lambda 1): equal to the sums that define them, row by row. Objective and value loss: before "
+    "an update, their gradients "
     "have a cosine of 0.99 or more with the policy gradient of the advantages and with the gradient of the squared "
     "error. Clip of the ratio: where a fifth of the ratios or more are outside, a cosine of 0.99 or more with the "
     "gradient of PPO's clipped surrogate. Shuffling: an update depends on the random generator. Update: it raises the "

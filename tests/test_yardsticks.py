@@ -32,10 +32,15 @@ def test_no_script_is_accused(known, algo):
 )
 def test_no_setting_is_accused(known, monkeypatch, settings):
     source = measuring.runs.Source(ROOT / "algos" / "ppo.py", known / "few_ppo", 1)
+    set_arguments(monkeypatch, **settings)
+    assert not any(yardsticks.check(source, 0).values())
+
+
+def set_arguments(monkeypatch, **settings):
+    """Checkpoints have these arguments in place of their own."""
     read = measuring.sampling.read_checkpoint
     with_settings = lambda source: (read(source)[0], replace(read(source)[1], **settings), read(source)[2])
     monkeypatch.setattr(measuring.sampling, "read_checkpoint", with_settings)
-    assert not any(yardsticks.check(source, 0).values())
 
 
 NAMED = {
@@ -55,7 +60,6 @@ NAMED = {
     "clip-maximum": "clipped surrogate, the smaller of both terms",
     "policy-rate": "policy_lr 0.0003. They are 25 times as long",
     "second-moment": "are not Adam's",
-    "stale-actor": "acted with the old one",
 }
 
 
@@ -72,6 +76,13 @@ def test_entropy_bonus_with_the_wrong_sign_is_named(known, tmp_path, monkeypatch
     batch = script.estimate_advantages(args, state, script.rollout(args, state))
     assert not yardsticks.wrong_objective(script, args, state, batch)
     assert "wrong sign" in yardsticks.wrong_objective(script, replace(args, entropy_coef=0.01), state, batch)
+
+
+def test_an_actor_that_lags_behind_is_named(known, tmp_path, monkeypatch):
+    [case] = [x for x in sabotage.BUGS if x.name == "stale-actor"]
+    set_arguments(monkeypatch, checkpoint_every=2)  # it is refreshed as often
+    source = measuring.runs.Source(sabotage.write_script(case, tmp_path), known / "ppo", 2)
+    assert "acted with the old one" in yardsticks.check(source, 0)["noise"]
 
 
 def test_actions_of_another_policy_are_named(known):
