@@ -286,7 +286,9 @@ def find_faults(run: Run) -> list[Finding]:
         number = f"iteration {run.checked}; compare with algos/ppo.py"
         return [Finding(verdicts.BAD, number, text) for text in wrong]
     what = f"at iteration {run.checked}: {', '.join(run.faults)}"
-    text = "No fault was found in what is listed, and nothing else about the update is checked here."
+    text = "No fault was found in what is listed, and nothing else about the script is checked here."
+    if run.config["algo"] == "sb3":
+        text += " The script is sb3.py, which repeats what Stable-Baselines3 does, and not the code that trained."
     return [Finding(verdicts.GOOD, what, text)]
 
 
@@ -744,14 +746,19 @@ def main(argv: list[str] | None = None) -> None:
 
 def stop_at_misfits(args: Args) -> None:
     """Stops where options do not fit the runs or one another, before anything is measured."""
-    if args.json and (args.quick or args.watch):
-        runs.stop("--json: the quick report measures no numbers that a file could hold")
-    env_id = runs.read_config(args.runs[0])["args"]["env_id"]
-    for folder in args.like:
-        if (other := runs.read_config(folder)["args"]["env_id"]) != env_id:
+    quick = next((f"--{name}" for name in ("quick", "watch") if getattr(args, name)), "")
+    for name in ("json", "checkpoints", "episodes", "gradient_pairs", "reward_pairs", "heldout_pairs"):
+        if quick and getattr(args, name) != getattr(Args, name):
+            runs.stop(f"--{name.replace('_', '-')}: has no meaning with {quick}, which measures nothing at checkpoints")
+    env_id, seen = runs.read_config(args.runs[0])["args"]["env_id"], {}
+    for folder in (*args.runs, *args.like):
+        config = runs.read_config(folder)
+        if (other := config["args"]["env_id"]) != env_id:
             runs.stop(f"--like {folder}: is a run on {other}, not on {env_id}")
-        if folder.resolve() in [x.resolve() for x in args.runs]:
-            runs.stop(f"--like {folder}: is the run that is judged")
+        # A run twice would count as two. Agents of Stable-Baselines3 may not have saved the seed that tells them apart.
+        key = folder.resolve() if config["algo"] == "sb3" else sampling.run_key(folder)
+        if (same := seen.setdefault(key, folder)) is not folder:
+            runs.stop(f"--like: {same} and {folder} are the same run")
 
 
 def write_page(found: list[Run], out: Path) -> dict[str, Any]:
@@ -764,23 +771,37 @@ def write_page(found: list[Run], out: Path) -> dict[str, Any]:
 
 def watch(args: Args, styles: list[dict[str, Any]], out: Path) -> None:
     """Makes the quick report again whenever a run has a new checkpoint, and prints each verdict that is new or has
-    changed by more than its numbers. Ends when all runs have ended."""
-    seen, told, found = None, set(), []
-    while not found or any(int(x.progress["global_step"][-1]) < runs.planned_steps(x.config) for x in found):
+    changed by more than its numbers. Ends when all runs have ended, or when nobody trains those that have not."""
+    seen, told = None, set()
+    while True:
+        in_use = [runs.in_use(folder) for folder in args.runs]  # before the look, or a last checkpoint might be missed
         opened = runs.open_runs(args.runs, args.script)
         newest = [sources[-1].iteration for sources in opened]
-        if newest == seen or not all(map(runs.read_progress, args.runs)):
-            time.sleep(POLL)
-            continue
-        seen, found = newest, [read_run(args, sources, style, out) for sources, style in zip(opened, styles)]
-        findings, before, told = as_findings(write_page(found, out))["findings"], told, set()
-        for x in findings:
-            key = (x["run"], x["section"], x["status"], re.sub(r"[\d,.]+", "", x["verdict"]))
-            told.add(key)
-            if key not in before and x["verdict"] != NOT_MEASURED.verdict:
-                at = ", ".join(map(str, newest))
-                print(f"iteration {at}, {x['run']}: {x['section']} [{x['status']}] {x['verdict']}", flush=True)
+        if newest != seen and all(map(runs.read_progress, args.runs)):
+            seen, told = newest, tell_changes(args, opened, styles, out, told)
+        left = [folder for folder, sources in zip(args.runs, opened) if runs.can_step(sources[-1])]
+        if not left or not any(in_use):
+            break
+        time.sleep(POLL)
     print(f"\n{out / 'report.html'}")
+    for folder in left:
+        print(f"{folder}: nobody trains it any more; the command that trained it resumes it")
+
+
+def tell_changes(
+    args: Args, opened: list[list[Source]], styles: list[dict[str, Any]], out: Path, before: set[tuple]
+) -> set[tuple]:
+    """Writes the report and prints each verdict that was not told before. Returns those told by now."""
+    findings = as_findings(
+        write_page([read_run(args, sources, style, out) for sources, style in zip(opened, styles)], out)
+    )
+    told, at = set(), ", ".join(str(sources[-1].iteration) for sources in opened)
+    for x in findings["findings"]:
+        key = (x["run"], x["section"], x["status"], re.sub(r"[\d,.]+", "", x["verdict"]))
+        told.add(key)
+        if key not in before and x["verdict"] != NOT_MEASURED.verdict:
+            print(f"iteration {at}, {x['run']}: {x['section']} [{x['status']}] {x['verdict']}", flush=True)
+    return told
 
 
 if __name__ == "__main__":

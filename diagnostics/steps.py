@@ -230,6 +230,8 @@ def main(argv: list[str] | None = None) -> None:
     styles = figures.run_styles(args.runs, args.labels)
     if args.rewards == 1:
         runs.stop("--rewards 1: must be 2 or more, or there is no interval")
+    if args.step_pairs and not args.rewards:
+        runs.stop("--step-pairs: needs --rewards, since other steps are from as many pairs as in training")
     if args.rewards:
         measure_rewards(args, chosen, styles)
         return

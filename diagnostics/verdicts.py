@@ -135,7 +135,8 @@ def judge_learning(
     elif high < -spread:
         status, text = BAD, f"It ended below where it began.{CAUSE}"
     elif high <= spread:
-        status, text = BAD, f"It ended as it began: it gained less than {short(spread)}.{CAUSE}"
+        gained = f"it gained less than {short(spread)}" if spread else "its return is the same"
+        status, text = BAD, f"It ended as it began: {gained}.{CAUSE}"
     else:
         status, text = UNCLEAR, f"Cannot tell from {episodes:,} episodes whether it learned."
     if fall and fall["interval"] and fall["interval"][0] > least:

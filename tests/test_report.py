@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import flags_of, load
+from filelock import FileLock
 from verdicts import BAD, CAUTION, GOOD, NONE, UNCLEAR
 
 verdicts = load("verdicts")
@@ -47,6 +48,11 @@ def test_learning(gain, fall, status):
     assert ("fall by 64 % of that from an earlier height would have been seen in 4 of 5 cases" in found.number) == (
         "looks" in (fall or {})
     )
+
+
+def test_a_return_that_never_changes():
+    found = verdicts.judge_learning(numbers(0, 0, 0), 0, None, 0, 12)
+    assert (found.status, "its return is the same" in found.verdict) == (BAD, True)
 
 
 def test_a_fall_of_the_curve_is_seen_without_sampling():
@@ -525,12 +531,15 @@ def test_a_run_is_compared_with_reference_runs_and_with_runs_like_it(runs, capsy
     train("ppo", runs, run_name="short", seed=4, total_timesteps=1024)
     short = runs / "short" / "progress.csv"
     short.write_text("\n".join(short.read_text().splitlines()[:3]) + "\n")
+    shutil.copytree(runs / "run2", runs / "copy")
     before = (runs / "curves.json").read_text()
     run1, run2 = runs / "run1", runs / "run2"
     refused = [
         ("report", [run1, "--quick", "--like", runs / "elsewhere"], "is a run on Pendulum-v1, not on"),
-        ("report", [run1, "--quick", "--like", run2, run1], "is the run that is judged"),
-        ("report", [run1, "--quick", "--json", "numbers.json"], "measures no numbers"),
+        ("report", [run1, "--quick", "--like", run2, run1], "are the same run"),
+        ("report", [run1, "--quick", "--like", run2, runs / "copy"], "are the same run"),
+        ("report", [run1, "--quick", "--json", "numbers.json"], "--json: has no meaning with --quick"),
+        ("report", [run1, "--watch", "--checkpoints", "0"], "--checkpoints: has no meaning with --watch"),
         ("reference", [run2, runs / "unlike", "--out", "curves.json"], "has other settings than"),
         ("reference", [run2, run2, "--out", "curves.json"], "the same seed"),
         ("reference", [run2, short.parent, "--out", "curves.json"], "has not ended"),
@@ -555,17 +564,23 @@ def test_watching_tells_what_changes_and_ends_with_the_run(runs, monkeypatch, ca
     left = [2, 3, 4]
 
     def train_on(_):
-        i = left.pop(0)
-        progress.write_text("".join(lines[: i + 1]))
-        paths[i].write_bytes(saved[i])
+        i = left[0]
+        if progress.read_text().count("\n") == i:
+            progress.write_text("".join(lines[: i + 1]))  # and the checkpoint later, as training does
+        else:
+            paths[left.pop(0)].write_bytes(saved[i])
 
     monkeypatch.setattr(load("report").time, "sleep", train_on)
-    load("report").main([str(runs / "run"), "--watch"])
+    with FileLock(runs / "run" / ".lock"):  # as the training has it
+        load("report").main([str(runs / "run"), "--watch"])
     told = capsys.readouterr().out.splitlines()
     assert not left and told[-1].endswith("run/figures/report.html")
     of_run = [line for line in told if "What was run" in line]
     assert [line.partition(",")[0] for line in of_run] == ["iteration 1", "iteration 4"] and len(told) < 25
     assert "[caution] It has not ended" in of_run[0] and "[no verdict] It has run to its end." in of_run[1]
+    paths[-1].unlink()
+    load("report").main([str(runs / "run"), "--watch"])  # the training was killed, so nothing will come
+    assert capsys.readouterr().out.splitlines()[-1].startswith(f"{runs / 'run'}: nobody trains it any more")
 
 
 def test_damage_to_checkpoints_and_log_is_told_without_sampling(runs, capsys):

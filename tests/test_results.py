@@ -189,6 +189,14 @@ def of_the_grid():
     yield f"from {plain(min(x for x, _ in ends), -1)} to {plain(max(x for _, x in ends), -1)}"
 
 
+def of_the_wide_clip():
+    """What scaling divides the rewards by in the end, from which the clip's width comes."""
+    for place, setting in papers.WIDE_CLIP.items():
+        stds = [x["std"] for x in measured("nine/units") if x["env_id"] == f"{place}-v4"]
+        assert len(stds) == 10 and setting == f"--value-clip-eps {0.2 * np.mean(stds):.0f}"
+        yield f"{0.2 * np.mean(stds):.0f} on {place}"
+
+
 def noise_of_the_nine():
     """What each does to the cosine of two estimates, with 2 seeds on Walker2d."""
     cases, gain, equal = {}, {}, set()  # by optimization and whether the others are on
@@ -414,8 +422,9 @@ def of_the_reference():
             yield f"of which {max(alarms)} are in one run"
 
 
-SECTIONS = of_the_reward, early_in_training, of_the_nine, of_the_grid, noise_of_the_nine, of_steps, of_gradients
-SECTIONS += of_the_critic, of_landscapes, of_algorithms, stable_baselines3, replay, replay_of_ppo, of_the_reference
+SECTIONS = of_the_reward, early_in_training, of_the_nine, of_the_grid, of_the_wide_clip, noise_of_the_nine, of_steps
+SECTIONS += of_gradients, of_the_critic, of_landscapes, of_algorithms, stable_baselines3, replay, replay_of_ppo
+SECTIONS += (of_the_reference,)
 
 
 @pytest.mark.parametrize("section", SECTIONS)
@@ -534,6 +543,7 @@ def test_pictures_are_drawn_from_the_numbers(name, picture):
         "clipping": lambda: [reward.difference("Hopper", "PPO", "PPO-NoClip").mean],
         "nine": lambda: [
             *nine.worth("Hopper")["tanh", True],
+            *finals("nine/scaling_walker2d")["PPO-scaled"],
             *np.ravel(nine.grid()[0][1]),
             measured("nine/noise")["paired"][0]["noise"][1]["mean"]["mean"],
         ],
@@ -668,3 +678,13 @@ def test_the_experiment_without_a_baseline(monkeypatch):
     experiment = papers.EXPERIMENTS["no-baseline"]
     assert set(experiment.agents) == set(finals("critic/agents")) and experiment.seeds == 5
     assert papers.AGENTS["TRPO, no baseline"][1:] == papers.AGENTS["TRPO"][1:]
+
+
+def test_what_scaling_divides_by_in_the_end(known, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["units.py", str(known / "ppo")])
+    load_copy(FIGURES / "nine" / "units.py")
+    printed = json.loads(capsys.readouterr().out.splitlines()[-1])
+    last = torch.load(known / "ppo" / "checkpoints" / "iter_000003.pt", weights_only=True)
+    stats = load("ppo").RunningStats(0.0)
+    vars(stats).update(last["reward_stats"])
+    assert printed == dict(env_id="InvertedPendulum-v5", seed=1, iteration=3, std=pytest.approx(stats.std))

@@ -137,6 +137,7 @@ def test_steps_are_measured_where_there_are_some(run, tmp_path, capsys):
     for wrong, message in (
         (["--checkpoints", "6"], "training ended there"),
         (["--repeats", "1"], "--repeats 1: must be 2 or more, or"),
+        (["--step-pairs", "64"], "--step-pairs: needs --rewards"),
     ):
         with pytest.raises(SystemExit) as ended:
             module.main(flags + wrong)

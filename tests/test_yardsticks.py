@@ -22,6 +22,11 @@ def test_no_script_is_accused(known, algo):
         assert {"update", "Adam"} <= found.keys()
 
 
+def test_rows_that_were_not_seen_are_named(known):
+    source = measuring.runs.Source(ROOT / "algos" / "ppo.py", known / "bandit", 1)
+    assert yardsticks.check(source, 0)["value targets (there were no cut or other rows)"] == ""
+
+
 @pytest.mark.parametrize(
     "settings",
     [

@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import Annotated, Any, NamedTuple, NoReturn
 
 import tyro
+from filelock import FileLock, Timeout
 
 ALGOS = Path(__file__).parent.parent.parent / "algos"
 # What diagnostics use of an algorithm's script; --help prints it.
@@ -307,6 +308,17 @@ def open_runs(folders: tuple[Path, ...], script: Path | None, needs_critic: bool
     if len(env_ids) > 1:
         stop(f"runs of different environments: {' and '.join(env_ids)}; draw each by itself")
     return opened
+
+
+def in_use(folder: Path) -> bool:
+    """Tells whether a process trains the run now. It holds a lock on the file that it leaves behind."""
+    if not (folder / ".lock").exists():
+        return False
+    try:
+        with FileLock(folder / ".lock", timeout=0, fallback_to_soft=False):
+            return False
+    except Timeout:
+        return True
 
 
 def output_folder(out: Path | None, folders: tuple[Path, ...]) -> Path:

@@ -43,7 +43,10 @@ def check(source: Source, seed: int) -> dict[str, str]:
     noise = wrong_noise(state, data, steps) or acts_with_old_policy(source, seed, steps, batch)
     found = {"noise": noise, "scaled rewards": wrong_rewards(args, data)}
     if hasattr(state, "value"):
-        found["value targets"] = explain_wrong_targets(wrong_targets(script, args, state, data))
+        counts = wrong_targets(script, args, state, data)
+        unseen = " or ".join(kind for kind, (_, of) in counts.items() if not of)
+        name = "value targets" + f" (there were no {unseen} rows)" * bool(unseen)
+        found[name] = explain_wrong_targets(counts)
         found["advantages"] = wrong_advantages(args, state, batch, data)
         found["value loss"] = wrong_value_loss(script, args, state, batch)
     found["objective"] = wrong_objective(script, args, state, batch)

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from claims import Cell, Cells, counted, new_figure, of_all, of_sign
-from estimates import Estimate, measured, show
+from claims import Cell, Cells, answered, counted, new_figure, of_all, of_sign
+from estimates import Estimate, finals, measured, show
 from matplotlib.figure import Figure
 from measuring import figures, intervals
 from scipy import stats
@@ -115,6 +115,24 @@ def once_more(form: str, *signs: tuple[str, bool, int]) -> Cells:
     return dict(Hopper=of_all(here, f"{form.format(*(x.text for x in here))}; all seeds {pooled}"))
 
 
+# Why scaling matters (protocol.md) ------------------------------------------------------------------------------------
+
+MARGIN, SCALED = 200, ("Hopper", "Walker2d")
+AGENTS = "PPO-scaled-clip", "PPO-scaled", "PPO-unscaled-clip", "PPO-unscaled-wide-clip", "PPO-unscaled"
+AGENTS += ("PPO-unscaled-value-rate",)
+
+
+def contrast(*names: str, weights: tuple[int, ...] = (1, -1)) -> Cells:
+    """Judges whether the first of these agents ends above the second, or by how much more so than a third above a
+    fourth."""
+    cells = {}
+    for place in SCALED:
+        of = finals(f"nine/scaling_{place.lower()}")
+        x = Estimate([of[name] for name in names], weights)
+        cells[place] = of_sign(x, text=answered(x, MARGIN))
+    return cells
+
+
 CLAIMS = {
     "IM: all nine raise PPO's reward": lambda: one_by_one("all", False),
     "IM: reward scaling raises PPO's reward": lambda: one_by_one("reward_scale"),
@@ -135,7 +153,16 @@ CLAIMS = {
     "gradient clipping helps alone, harms among all": lambda: once_more(
         "off {}; on {}", ("grad_clip", False, 1), ("grad_clip", True, -1)
     ),
+    "the clip needs the rewards' units": lambda: contrast("PPO-unscaled-wide-clip", "PPO-unscaled-clip"),
+    "scaling beside a clip in its units": lambda: contrast("PPO-scaled-clip", "PPO-unscaled-wide-clip"),
+    "scaling with the clip of 0.2": lambda: contrast("PPO-scaled-clip", "PPO-unscaled-clip"),
+    "scaling without a clip": lambda: contrast("PPO-scaled", "PPO-unscaled"),
+    "scaling against five times the value rate": lambda: contrast("PPO-scaled", "PPO-unscaled-value-rate"),
+    "scaling is worth more with the clip": lambda: contrast(
+        *("PPO-scaled-clip", "PPO-unscaled-clip", "PPO-scaled", "PPO-unscaled"), weights=(1, -1, -1, 1)
+    ),
 }
+TOGETHER = [["the clip needs the rewards' units"]]
 
 
 def table_of_nine() -> Iterable[list[str]]:
@@ -215,6 +242,23 @@ def draw_paired() -> Figure:
     return figure
 
 
+def draw_scaling() -> Figure:
+    """Draws the final rewards of the six agents: every run, and the means with their intervals."""
+    figure, [[axis]] = new_figure(1, 1, 3.4)
+    for place, colour, marker, shift in (("Hopper", "#0072b2", "o", -0.15), ("Walker2d", "#d55e00", "s", 0.15)):
+        of = finals(f"nine/scaling_{place.lower()}")
+        for y, name in enumerate(AGENTS):
+            mean, at = Estimate([of[name]]), [y + shift] * len(of[name])
+            axis.plot(of[name], at, marker, color=colour, ms=3, alpha=0.4, mec="none")
+            axis.plot(mean.interval(), at[:2], color=colour, lw=2)
+            axis.plot(mean.mean, y + shift, marker, color=colour, ms=6, label=None if y else f"{place}-v4, 10 seeds")
+    axis.set_yticks(range(len(AGENTS)), [x.removeprefix("PPO-").replace("-", " ") for x in AGENTS], fontsize=9)
+    axis.invert_yaxis()
+    axis.set_xlabel("final reward: dots are runs, lines 95 % intervals of the means", fontsize=9)
+    axis.legend(frameon=False, fontsize=9)
+    return figure
+
+
 def holm() -> tuple[list[float], list[tuple[str, str, bool]]]:
     """Returns the p-values of all differences in ascending order, and which of them stand after Holm's correction."""
     cells = {(place, *key): x for place in ("Hopper", "Walker2d") for key, x in worth(place).items() if x.any()}
@@ -252,4 +296,4 @@ def draw_noise() -> Figure:
     return figure
 
 
-PICTURES = {"grid": draw_grid, "paired": draw_paired, "noise": draw_noise}
+PICTURES = {"grid": draw_grid, "scaling": draw_scaling, "paired": draw_paired, "noise": draw_noise}
