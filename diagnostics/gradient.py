@@ -314,12 +314,17 @@ def noise_scale(gradients: np.ndarray, pairs: int, resamples: int = 500) -> dict
     grad_sq, trace = map(float, squares(np.arange(n)))
     draws = np.random.default_rng(0).integers(n, size=(resamples, n))
     found = np.array([squares(drawn) for drawn in draws if np.ptp(drawn)])
-    ends = np.percentile(found[:, 0] / found[:, 1], [97.5, 2.5]).tolist()  # those of 1 / B, which has no pole
-    B, *interval = (1 / x if x > 0 else None for x in (grad_sq / trace, *ends))
+    ends = np.percentile(inverse_scale(*found.T), [97.5, 2.5]).tolist()  # those of 1 / B, which has no pole
+    B, *interval = (1 / x if x > 0 else None for x in (inverse_scale(grad_sq, trace).item(), *ends))
     numbers = dict(pairs=B, interval=interval, inverse_interval=ends[::-1]) if n > 2 else dict(pairs=B, interval=None)
     numbers |= dict(grad_sq=grad_sq, trace=trace, estimates=n, estimate_pairs=pairs)
     above = np.triu_indices(n)
     return numbers | dict(products=intervals.raw(products[above]), scatter=intervals.raw(scatter[above]))
+
+
+def inverse_scale(grad_sq: np.ndarray | float, trace: np.ndarray | float) -> np.ndarray:
+    """Returns 1 / B, or 0 where all gradients vanish, as they do if no action ever changes the reward."""
+    return np.divide(grad_sq, trace, out=np.zeros(np.shape(trace)), where=np.not_equal(trace, 0))
 
 
 # Figures -------------------------------------------------------------------------------------------------------------
@@ -333,7 +338,7 @@ def over_runs(cells: list[dict[str, Any]]) -> tuple[float, float, float, float]:
     proportional. The interval says how well this mean is known for these very runs. Where it does not exclude |g|^2 =
     0, B and its upper end are inf."""
     scales = [cell["noise_scale"][NETWORK] for cell in cells]
-    inverse = np.array([scale["grad_sq"] / scale["trace"] for scale in scales])
+    inverse = np.array([inverse_scale(scale["grad_sq"], scale["trace"]) for scale in scales])
     ends = np.array([scale.get("inverse_interval", [np.nan] * 2) for scale in scales])
     spread = np.linalg.norm(ends - inverse[:, None], axis=0) / len(inverse)
     B, low, high = (np.inf if x <= 0 else 1 / x for x in inverse.mean() + np.array([0, spread[1], -spread[0]]))
@@ -439,6 +444,8 @@ def describe(cells: list[dict[str, Any]]) -> str:
         low = ends[0]
         if np.isnan(low):
             return f"there are too few estimates to tell the noise scale ({measured})"
+        if low == np.inf:
+            return f"no gradient was found in so few pairs ({measured})"
         text = f"the noise scale exceeds {two_digits(low)} pairs, and the sample is too small to say by how much"
         return f"{text}: two estimates from {K:,} have a cosine of less than {K / (K + low):.2g} ({measured})"
     share = f"1/{B / K:.0f} of" if B > 2 * K else f"{K / B:.1f} times"

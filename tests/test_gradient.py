@@ -234,6 +234,11 @@ def test_noise_scale_in_words():
     few = cell_with(300, 1 / 5000, None)
     del few["noise_scale"][load("gradient").NETWORK]["inverse_interval"]  # two estimates have none
     assert "is 1/2 of the noise scale (5,000 pairs): two estimates have a cosine of 0.29" in describe([few])
+    none = load("gradient").noise_scale(np.zeros((10, 3)), 64)  # where no action ever changes the reward
+    assert (none["pairs"], none["interval"], none["inverse_interval"]) == (None, [None, None], [0.0, 0.0])
+    vanishing = cell_with(0, 0.0, [0.0, 0.0])
+    vanishing["noise_scale"][load("gradient").NETWORK] = none
+    assert describe([vanishing]) == f"no gradient was found in so few pairs {measured}"
     few["noise_scale"][load("gradient").NETWORK]["grad_sq"] = -1e-6
     assert describe([few]) == f"there are too few estimates to tell the noise scale {measured}"
 
