@@ -189,8 +189,13 @@ def of_the_grid():
     yield f"from {plain(min(x for x, _ in ends), -1)} to {plain(max(x for _, x in ends), -1)}"
 
 
-def of_the_wide_clip():
-    """What scaling divides the rewards by in the end, from which the clip's width comes."""
+def of_scaling():
+    """What the wide clip brings back, and what its width comes from: what scaling divides the rewards by in the end."""
+    shares = [nine.brought_back(place) for place in ("Walker2d", "Hopper")]
+    texts = ["{:.0f} % [{:.0f}, {:.0f}]".format(*(100 * y for y in (x["mean"], *x["interval"]))) for x in shares]
+    yield "back {} on Walker2d and {} on Hopper".format(*texts)
+    hopper, walker2d = (finals(f"nine/scaling_{place.lower()}")["PPO-unscaled-clip"].mean() for place in nine.SCALED)
+    yield f"({hopper:.0f} on Hopper, {walker2d:.0f} on Walker2d)"
     for place, setting in papers.WIDE_CLIP.items():
         stds = [x["std"] for x in measured("nine/units") if x["env_id"] == f"{place}-v4"]
         assert len(stds) == 10 and setting == f"--value-clip-eps {0.2 * np.mean(stds):.0f}"
@@ -422,7 +427,7 @@ def of_the_reference():
             yield f"of which {max(alarms)} are in one run"
 
 
-SECTIONS = of_the_reward, early_in_training, of_the_nine, of_the_grid, of_the_wide_clip, noise_of_the_nine, of_steps
+SECTIONS = of_the_reward, early_in_training, of_the_nine, of_the_grid, of_scaling, noise_of_the_nine, of_steps
 SECTIONS += of_gradients, of_the_critic, of_landscapes, of_algorithms, stable_baselines3, replay, replay_of_ppo
 SECTIONS += (of_the_reference,)
 

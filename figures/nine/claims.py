@@ -118,8 +118,23 @@ def once_more(form: str, *signs: tuple[str, bool, int]) -> Cells:
 # Why scaling matters (protocol.md) ------------------------------------------------------------------------------------
 
 MARGIN, SCALED = 200, ("Hopper", "Walker2d")
-AGENTS = "PPO-scaled-clip", "PPO-scaled", "PPO-unscaled-clip", "PPO-unscaled-wide-clip", "PPO-unscaled"
-AGENTS += ("PPO-unscaled-value-rate",)
+AGENTS = {
+    "PPO-scaled-clip": "scaling, clip of 0.2",
+    "PPO-scaled": "scaling, no clip",
+    "PPO-unscaled-clip": "no scaling, clip of 0.2",
+    "PPO-unscaled-wide-clip": "no scaling, clip in the rewards' units",
+    "PPO-unscaled": "no scaling, no clip",
+    "PPO-unscaled-value-rate": "no scaling, no clip, 5 x value rate",
+}
+
+
+def brought_back(place: str) -> dict[str, Any]:
+    """Returns the share of what scaling is worth with the clip of 0.2 that the wide clip is worth without scaling."""
+    of = finals(f"nine/scaling_{place.lower()}")
+    samples = (of[f"PPO-{x}"] for x in ("unscaled-wide-clip", "unscaled-clip", "scaled-clip"))
+    return intervals.bootstrap(
+        lambda wide, x, scaled: (wide.mean(-1) - x.mean(-1)) / (scaled.mean(-1) - x.mean(-1)), *samples
+    )
 
 
 def contrast(*names: str, weights: tuple[int, ...] = (1, -1)) -> Cells:
@@ -248,11 +263,11 @@ def draw_scaling() -> Figure:
     for place, colour, marker, shift in (("Hopper", "#0072b2", "o", -0.15), ("Walker2d", "#d55e00", "s", 0.15)):
         of = finals(f"nine/scaling_{place.lower()}")
         for y, name in enumerate(AGENTS):
-            mean, at = Estimate([of[name]]), [y + shift] * len(of[name])
-            axis.plot(of[name], at, marker, color=colour, ms=3, alpha=0.4, mec="none")
-            axis.plot(mean.interval(), at[:2], color=colour, lw=2)
+            mean, runs = Estimate([of[name]]), np.full(len(of[name]), y + 1.7 * shift)
+            axis.plot(of[name], runs, marker, color=colour, ms=3.5, alpha=0.5, mec="none")
+            axis.plot(mean.interval(), [y + shift] * 2, color=colour, lw=2)
             axis.plot(mean.mean, y + shift, marker, color=colour, ms=6, label=None if y else f"{place}-v4, 10 seeds")
-    axis.set_yticks(range(len(AGENTS)), [x.removeprefix("PPO-").replace("-", " ") for x in AGENTS], fontsize=9)
+    axis.set_yticks(range(len(AGENTS)), AGENTS.values(), fontsize=9)
     axis.invert_yaxis()
     axis.set_xlabel("final reward: dots are runs, lines 95 % intervals of the means", fontsize=9)
     axis.legend(frameon=False, fontsize=9)
