@@ -7,7 +7,8 @@ judge them all, and counts what it finds, what it names, and whom it accuses wro
 A bug is *found* if any verdict is caution or bad, and *named* if one of these verdicts says what it is, by the pattern
 of the bug. A *false alarm* is such a verdict about a healthy run. The speed of a run is left out of all counts, because
 it depends on what else the machine was doing. The thresholds of the report were chosen on seed 1 of the bugs marked
-`tuning` and of the healthy runs, and on nothing else here; these runs are counted apart.
+`tuning` and of the healthy runs, and on nothing else here; these runs are counted apart. The last four bugs and the
+stale actor are among them because the report had missed them before it got checks that find them.
 
 The result is OUT/sabotage.json, with every verdict. From it figures/claims.py makes the tables and the picture of
 figures/report/README.md.
@@ -213,6 +214,7 @@ BUGS = [
                 "    policy_mean = state.actors[0].env.acting\n",
             ),
         ),
+        tuning=True,
     ),
     Case(
         "log-ratio-clipped",
@@ -251,18 +253,21 @@ BUGS = [
         "the update descends the objective",
         "does not raise its objective|lowered its objective",
         (("policy_loss = lambda *x: -objective(*x)", "policy_loss = lambda *x: objective(*x)"),),
+        tuning=True,
     ),
     Case(
         "clip-maximum",
         "the objective takes the larger of the clipped and the unclipped term",
         "clip",
         (("surrogate = torch.minimum(", "surrogate = torch.maximum("),),
+        tuning=True,
     ),
     Case(
         "policy-rate",
         "the policy's learning rate is 30 times the value network's",
         "policy_lr|learning rate|too far",
         (("    policy_lr, value_lr = args.policy_lr * ", "    policy_lr, value_lr = 30 * args.value_lr * "),),
+        tuning=True,
     ),
     Case(
         "second-moment",
@@ -272,6 +277,7 @@ BUGS = [
             ("v = 0.999 * v + 0.001 * gradient**2", "v = 0.9 * v + 0.1 * gradient**2"),
             ("v / (1 - torch.exp(t * math.log(0.999)))", "v / (1 - torch.exp(t * math.log(0.9)))"),
         ),
+        tuning=True,
     ),
 ]
 HEALTHY = [
