@@ -7,6 +7,7 @@ import measuring.sampling
 import numpy as np
 import pytest
 import sabotage
+import torch
 from conftest import ALGOS, ROOT
 from measuring import yardsticks
 
@@ -97,6 +98,27 @@ def test_actions_of_another_policy_are_named(known):
     assert not yardsticks.wrong_noise(state, data, args.num_steps)
     for actions in (2 * data["actions"], data["actions"] + 1):
         assert "not the policy's" in yardsticks.wrong_noise(state, data | dict(actions=actions), args.num_steps)
+
+
+@pytest.mark.parametrize(
+    ("joint", "betas", "accused"), [(False, (0.9, 0.999), False), (True, (0.9, 0.999), False), (True, (0.9, 0.9), True)]
+)
+def test_every_usual_clip_is_adams(known, monkeypatch, joint, betas, accused):
+    """Gradients of random lengths, most of them longer than the norm, of both networks or of each by itself."""
+    _, args, _ = measuring.sampling.checkpoint_state(measuring.runs.Source(ROOT / "algos" / "ppo.py", known / "ppo", 1))
+    rng, steps = torch.Generator().manual_seed(0), {}
+    lengths = torch.rand(2, yardsticks.STEPS, 1, generator=rng) * 3
+    gradients = torch.randn(2, yardsticks.STEPS, 50, generator=rng) / 50**0.5 * lengths
+    norms = gradients.norm(dim=2, keepdim=True)
+    norms = torch.hypot(norms[0], norms[1] / 2).expand_as(norms) if joint else norms
+    for name, of, norm in zip(("policy", "value"), gradients, norms):
+        parameters = torch.zeros(50, requires_grad=True)
+        adam = torch.optim.Adam([parameters], getattr(args, f"{name}_lr"), betas, 1e-5)
+        for parameters.grad in of * (args.max_grad_norm / norm).clamp(max=1):
+            adam.step()
+        steps[name] = list(of), parameters.detach()
+    monkeypatch.setattr(yardsticks, "first_steps", lambda *_: steps)
+    assert ("are not Adam's" in yardsticks.wrong_adam(None, args)) is accused
 
 
 @pytest.mark.parametrize(("change", "accused"), [(lambda r: 0.1 * r, False), (lambda r: 0.1 * r - 0.02, True)])

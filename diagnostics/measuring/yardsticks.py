@@ -3,7 +3,6 @@ cannot be its own yardstick. Each function returns a text that says what is wron
 None where it cannot be told."""
 
 import copy
-import itertools
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -313,20 +312,25 @@ def wrong_update(script: ModuleType, args: Any, batch: dict[str, Tensor], states
 
 
 def wrong_adam(script: ModuleType, args: Any) -> str | None:
-    """Judges the first steps of a new run against those that torch.optim.Adam takes along the same gradients, clipped
-    or not, with the learning rates of the arguments."""
+    """Judges the first steps of a new run against those that torch.optim.Adam takes along the same gradients, with the
+    learning rates of the arguments. Gradients may be clipped, by their own norm or by that of both networks' together,
+    with any usual weight of the value loss."""
     names = [x for x in ("policy", "value") if {f"{x}_lr", f"{x}_epochs", "num_minibatches"} <= vars(args).keys()]
     if not names:
         return None
-    for name, (gradients, moved) in first_steps(script, args, names).items():
-        lr = getattr(args, f"{name}_lr")
-        kinds = itertools.product((math.inf, getattr(args, "max_grad_norm", math.inf)), (1e-5, 1e-8))
-        expected = (adam_steps(gradients, lr, *kind) for kind in kinds)
-        nearest = max(expected, key=lambda x: abs(cosine(moved, x)))
-        size, apart = ((x.norm() / nearest.norm()).item() for x in (moved, moved - nearest))
+    steps, most = first_steps(script, args, names), getattr(args, "max_grad_norm", math.inf)
+    lengths = {name: torch.stack([x.norm() for x in gradients]) for name, (gradients, _) in steps.items()}
+    together = [torch.hypot(lengths["policy"], c * lengths["value"]) for c in (0.25, 0.5, 1)] if len(names) > 1 else []
+    for name, (gradients, change) in steps.items():
+        lr, expected = getattr(args, f"{name}_lr"), []
+        for norms in (torch.zeros(len(gradients)), lengths[name], *together):
+            clipped = [x * min(1.0, most / max(norm, 1e-30)) for x, norm in zip(gradients, norms.tolist())]
+            expected += [adam_steps(clipped, lr, eps) for eps in (1e-5, 1e-8)]
+        nearest = max(expected, key=lambda x: abs(cosine(change, x)))
+        size, apart = ((x.norm() / nearest.norm()).item() for x in (change, change - nearest))
         if apart > APART:
             text = f"The first {STEPS} steps of its {name} network are not Adam's with {name}_lr {lr:g}. They are"
-            direction = f"with a cosine of {cosine(moved, nearest):.2f}"
+            direction = f"with a cosine of {cosine(change, nearest):.2f}"
             return f"{text} {size:.3g} times as long, {direction}, and end {apart:.2g} of that length away."
     return ""
 
@@ -353,11 +357,10 @@ def first_steps(script: ModuleType, args: Any, names: list[str]) -> dict[str, tu
     return {x: (gradients[x], sampling.flat_parameters(getattr(state, x)) - before[x]) for x in names}
 
 
-def adam_steps(gradients: list[Tensor], lr: float, norm: float, eps: float) -> Tensor:
-    """Returns how far Adam's steps along the gradients [P], clipped at the norm, move the parameters, [P]."""
+def adam_steps(gradients: list[Tensor], lr: float, eps: float) -> Tensor:
+    """Returns how far Adam's steps along the gradients [P] move the parameters, [P]."""
     parameters = torch.zeros_like(gradients[0], requires_grad=True)
     adam = torch.optim.Adam([parameters], lr, eps=eps)
-    for gradient in gradients:
-        parameters.grad = gradient * min(1.0, norm / max(gradient.norm().item(), 1e-30))
+    for parameters.grad in gradients:
         adam.step()
     return parameters.detach()
