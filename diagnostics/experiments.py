@@ -32,7 +32,6 @@ from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
 import tyro
-from filelock import FileLock, Timeout
 from measuring import runs
 from measuring.runs import stop
 from papers import AGENTS, EXPERIMENTS, GUIDE_ENVS, IM_ENVS, PAPER_SIZES, Experiment
@@ -236,17 +235,6 @@ def make_plan(run: Run) -> Plan:
     return Plan(run, script.run_folder(args).name, folder, reached >= script.planned_steps(args), setting)
 
 
-def in_use(folder: Path) -> bool:
-    """Returns whether another process is training the run."""
-    try:
-        with FileLock(folder / ".lock", timeout=0, fallback_to_soft=False):
-            return False
-    except Timeout:
-        return True
-    except OSError:  # there is no such folder yet
-        return False
-
-
 # Launchers -----------------------------------------------------------------------------------------------------------
 
 ONE_CORE = dict(OMP_NUM_THREADS="1", TORCHINDUCTOR_COMPILE_THREADS="1")
@@ -262,7 +250,7 @@ def launch_local(out: Path, jobs: int, missing: list[Plan]) -> None:
 
     def train(plan: Plan) -> None:
         while not over.is_set():
-            if in_use(plan.folder):  # another process trains it; what that leaves undone is trained here
+            if runs.in_use(plan.folder):  # another process trains it; what that leaves undone is trained here
                 time.sleep(1)
                 continue
             with open(log_of(out, plan), "a", buffering=1) as log:
@@ -273,7 +261,7 @@ def launch_local(out: Path, jobs: int, missing: list[Plan]) -> None:
                     process.terminate()
                 status = process.wait()
                 running.remove(process)
-                if status == 0 or not in_use(plan.folder):  # else another process began just before this one
+                if status == 0 or not runs.in_use(plan.folder):  # else another process began just before this one
                     print("--- ended with status", status, file=log)
                     return
 

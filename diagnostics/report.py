@@ -774,13 +774,13 @@ def watch(args: Args, styles: list[dict[str, Any]], out: Path) -> None:
     changed by more than its numbers. Ends when all runs have ended, or when nobody trains those that have not."""
     seen, told = None, set()
     while True:
-        in_use = [runs.in_use(folder) for folder in args.runs]  # before the look, or a last checkpoint might be missed
+        trained = [runs.in_use(folder) for folder in args.runs]  # before the look, or a last checkpoint might be missed
         opened = runs.open_runs(args.runs, args.script)
         newest = [sources[-1].iteration for sources in opened]
         if newest != seen and all(map(runs.read_progress, args.runs)):
             seen, told = newest, tell_changes(args, opened, styles, out, told)
         left = [folder for folder, sources in zip(args.runs, opened) if runs.can_step(sources[-1])]
-        if not left or not any(in_use):
+        if not left or not any(trained):
             break
         time.sleep(POLL)
     print(f"\n{out / 'report.html'}")

@@ -311,7 +311,8 @@ def open_runs(folders: tuple[Path, ...], script: Path | None, needs_critic: bool
 
 
 def in_use(folder: Path) -> bool:
-    """Tells whether a process trains the run now. It holds a lock on the file that it leaves behind."""
+    """Tells whether a process trains the run now. It holds a lock on the file that it leaves behind; where that cannot
+    be locked from here, nobody is said to."""
     if not (folder / ".lock").exists():
         return False
     try:
@@ -319,6 +320,8 @@ def in_use(folder: Path) -> bool:
             return False
     except Timeout:
         return True
+    except OSError:
+        return False
 
 
 def output_folder(out: Path | None, folders: tuple[Path, ...]) -> Path:

@@ -24,7 +24,7 @@ FAR_OFF = 6  # standard errors
 SAME_DIRECTION = 0.99  # cosine
 UNLIKE = 1e-3  # share of the largest reward
 OUTSIDE = 0.2  # share of the ratios that a moved policy has outside the band
-FAR = 1  # nats, mean KL
+FAR_APART = 1  # nats, mean KL
 STEPS = 8  # of a new run
 APART = 0.01  # share of the length; a healthy script is 0.00002 apart, and a second moment's decay of 0.9 makes 0.02
 LONGEST = 2048  # steps of a segment
@@ -98,7 +98,7 @@ def acts_with_old_policy(source: Source, seed: int, num_steps: int, batch: dict[
     """Judges whether the second of two rollouts acts with another policy if the policy has changed between them."""
     script, args, state = sampling.fresh_state(source, (seed, source.iteration, 8), 1, num_steps)
     script.rollout(args, state)
-    policy = moved(state.policy, lambda x: sampling.compare_policies(x, batch)[1].mean() > FAR)
+    policy = moved(state.policy, lambda x: sampling.compare_policies(x, batch)[1].mean() > FAR_APART)
     if policy is None:
         return ""
     later = replace(state, policy=policy, iteration=state.iteration + 1)
