@@ -28,7 +28,7 @@ FAR_TOO_SMALL = 100  # batches in a noise scale
 LARGEST_DELTA = 0.13  # nats
 TOO_OFTEN = 0.05  # share of the iterations
 FAR_BEYOND = 10  # times the bound
-MOST = 0.5  # share of the variance
+MOST, LITTLE = 0.5, 0.05  # shares of the variance; the lowest interval of 24 healthy critics reaches 0.07
 PART = 0.25  # share of what was gained
 ALMOST_NONE, GROWN = 0.05, 1.5  # share of half an action's range, multiple of the first standard deviation
 CLIPPED = 0.01  # share of the steps
@@ -73,11 +73,11 @@ RULES = dict(
     "checkpoints, lies on one side of 0. Good: they raise it at half of the checkpoints or more, and lower it at none "
     "(ours).",
     critic="Explained variance of the discounted returns of fresh segments: at 0 the critic is no better than a "
-    f"constant, by definition; above {MOST} it predicts most of what differs; in between there is no verdict (ours). "
-    "Where an episode is cut off, by a time limit or the segment's end, its returns continue with the critic's own "
-    "value, as in training. As logged: its median over ten iterations fell from above "
-    f"{HIGH} to below {LOW}, stayed there to the end, for twenty iterations or more, and the value loss did not fall; "
-    "or it was not above 0 in the second half of the training, where the loss was "
+    f"constant, by definition; above {MOST} it predicts most of what differs. In between there is no verdict, unless the "
+    f"interval ends at {LITTLE} or below (ours). Where an episode is cut off, by a time limit or the segment's end, its "
+    "returns continue with the critic's own value, as in training. As logged: its median over ten iterations fell from "
+    f"above {HIGH} to below {LOW}, stayed there to the end, for twenty iterations or more, and the value loss did not "
+    "fall; or it was not above 0 in the second half of the training, where the loss was "
     f"{100 * SHRUNK:g} % of the first or more (both ours). Where returns become alike, as in a solved environment, the "
     "loss falls, and nothing is said.",
     exploration=f"Stopped: every action's standard deviation is below {ALMOST_NONE} of half the action's range. Grown: "
@@ -296,12 +296,11 @@ def judge_critic(explained: dict[str, Any], iteration: int) -> Finding:
         return Finding(BAD, number, f"The critic is no better than a constant.{ERRORS}")
     if low > MOST:
         return Finding(GOOD, number, "The critic predicts most of what differs between returns.")
-    if low > 0 and high <= MOST:
-        return Finding(NONE, number, "The critic predicts something, but less than half of what differs.")
-    if high <= MOST:
-        return Finding(CAUTION, number, f"The critic predicts at most {percent(high)} of what differs.{ERRORS}")
-    text = f"Cannot tell from {explained['episodes']:,} episodes how much the critic predicts."
-    return Finding(UNCLEAR, number, text)
+    if high > MOST:
+        text = f"Cannot tell from {explained['episodes']:,} episodes how much the critic predicts."
+        return Finding(UNCLEAR, number, text)
+    text = f"The critic predicts at most {percent(high)} of what differs."
+    return Finding(CAUTION, number, text + ERRORS) if high <= LITTLE else Finding(NONE, number, text)
 
 
 def judge_logged_critic(explained: np.ndarray, losses: np.ndarray, planned: int) -> list[Finding]:

@@ -7,8 +7,9 @@ judge them all, and counts what it finds, what it names, and whom it accuses wro
 A bug is *found* if any verdict is caution or bad, and *named* if one of these verdicts says what it is, by the pattern
 of the bug. A *false alarm* is such a verdict about a healthy run. The speed of a run is left out of all counts, because
 it depends on what else the machine was doing. The thresholds of the report were chosen on seed 1 of the bugs marked
-`tuning` and of the healthy runs, and on nothing else here; these runs are counted apart. The last four bugs and the
-stale actor are among them because the report had missed them before it got checks that find them.
+`tuning` and of the healthy runs; these runs are counted apart. The last four bugs and the stale actor are among them
+because the report had missed them before it got checks that find them. One threshold, LITTLE of the critic, was chosen
+later, on the full reports of seed 2, which is why the full reports of healthy runs are those of seed 3.
 
 The result is OUT/sabotage.json, with every verdict. From it figures/claims.py makes the tables and the picture of
 figures/report/README.md.
@@ -305,8 +306,7 @@ class Args:
     out: Path
     """folder of the runs, the reports and the result"""
     seeds: tuple[int, ...] = (1, 2, 3)
-    """seeds of the bugs; healthy runs have the first two"""
-    full: str = "seed2"
+    full: str = "bug.*seed2|healthy.*seed3"
     """pattern of the names of runs that also get the full report, such as bug__std-jump__Hopper-v5__seed2"""
     only: str = ""
     """pattern of the names of runs"""
@@ -327,7 +327,7 @@ class Job(NamedTuple):
 
 def make_jobs(args: Args) -> list[Job]:
     bugs = [Job(x, env, seed, False) for seed in args.seeds for x in BUGS for env in x.envs]
-    healthy = [Job(x, env, seed, True) for seed in args.seeds[:2] for x in HEALTHY for env in x.envs]
+    healthy = [Job(x, env, seed, True) for seed in args.seeds for x in HEALTHY for env in x.envs]
     return [job for job in bugs + healthy if re.search(args.only, job.name)]
 
 
@@ -430,7 +430,7 @@ GROUPS = {
     "the same bugs, other seeds": lambda x: not x["healthy"] and x["tuning"] and x["seed"] > 1,
     "other bugs": lambda x: not x["healthy"] and not x["tuning"],
     "healthy runs that thresholds were chosen on": lambda x: x["healthy"] and x["seed"] == 1,
-    "healthy runs, the other seed": lambda x: x["healthy"] and x["seed"] > 1,
+    "healthy runs, the other seeds": lambda x: x["healthy"] and x["seed"] > 1,
 }
 
 
