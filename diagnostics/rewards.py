@@ -273,7 +273,8 @@ def read_noise(path: Path, found: list[Run]) -> dict[str, dict[int, np.ndarray]]
         for run in found:
             for iteration, cell in kept.largest_cells(kept.current_cells(cells, run.folder), "true_pairs").items():
                 scale, K = cell["noise_scale"]["value network"], cell["batch_size"]
-                inverse = np.array([scale["grad_sq"] / scale["trace"], *scale["inverse_interval"]])  # 1 / B
+                mean = scale["grad_sq"] / scale["trace"] if scale["trace"] else 0  # where gradients vanish
+                inverse = np.array([mean, *scale["inverse_interval"]])  # 1 / B
                 noise.setdefault(run.folder.name, {})[iteration] = K * inverse / (1 + K * inverse)
     except (ValueError, KeyError, TypeError):
         runs.stop(f"--noise: {path} is not what gradient.py writes, with three repeats or more")
