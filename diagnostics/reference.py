@@ -43,11 +43,6 @@ def read_curve(folder: Path) -> tuple[float, list[float]]:
     return returns[0].item() if len(returns) else np.nan, curve
 
 
-def kind(config: dict[str, Any]) -> dict[str, Any]:
-    """Returns the setting of a run but for its length, since it is compared after as many steps."""
-    return {name: x for name, x in runs.setting(config).items() if name != "total_timesteps"}
-
-
 def curves(folders: tuple[Path, ...]) -> dict[str, Any]:
     """Returns what runs earned: returns [runs, n], every EVERY environment steps until the first of them ends, and the
     `untrained` [runs]. `kind` is what their settings have in common."""
@@ -56,7 +51,7 @@ def curves(folders: tuple[Path, ...]) -> dict[str, Any]:
     if len(env_ids) > 1:
         runs.stop(f"runs of different environments: {' and '.join(env_ids)}")
     untrained, found = zip(*map(read_curve, folders))
-    kinds = [kind(config) for config in configs]
+    kinds = [runs.setting(config) for config in configs]
     return dict(
         env_id=env_ids[0],
         kind={name: x for name, x in kinds[0].items() if all(of_run.get(name) == x for of_run in kinds)},
@@ -75,7 +70,7 @@ def check_runs(folders: tuple[Path, ...]) -> None:
         last = max((int(row["global_step"]) for row in runs.read_progress(folder)), default=0)
         if last < runs.planned_steps(config):
             runs.stop(f"{folder}: has not ended ({last:,} of {runs.planned_steps(config):,} steps)")
-        if kind(config) != kind(configs[0]):
+        if runs.setting(config) != runs.setting(configs[0]):
             runs.stop(f"{folder}: has other settings than {folders[0]}")
     seeds = [(config["args"]["env_id"], config["args"]["seed"]) for config in configs]
     if len(set(seeds)) < len(seeds):
@@ -83,9 +78,10 @@ def check_runs(folders: tuple[Path, ...]) -> None:
 
 
 def other_settings(reference: dict[str, Any], config: dict[str, Any]) -> list[str]:
-    """Returns the names of the arguments in which a run differs from the reference runs, "algo" among them. An agent
-    of Stable-Baselines3 is compared with ppo.py's as one of other settings."""
-    own = kind(config) | (dict(algo="ppo") if config["algo"] == "sb3" else {})
+    """Returns the names of the arguments in which a run differs from the reference runs, "algo" among them, and the
+    planned length, by which learning rates decay. An agent of Stable-Baselines3 is compared with ppo.py's as one of
+    other settings."""
+    own = runs.setting(config) | (dict(algo="ppo") if config["algo"] == "sb3" else {})
     return [name for name, x in reference["kind"].items() if own.get(name) != x]
 
 

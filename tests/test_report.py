@@ -522,6 +522,8 @@ def test_a_run_is_compared_with_reference_runs_and_with_runs_like_it(runs, capsy
     assert kept["seeds"] == [2, 3] and kept["returns"] == [[42.0], [43.0]] and kept["untrained"] == [2.0, 3.0]
     args = {name: x for name, x in kept["kind"].items() if name != "algo"}
     assert reference.other_settings(kept, dict(algo="ppo", args=args | dict(gamma=0.9, seed=9))) == ["gamma"]
+    longer = args | dict(total_timesteps=2048)  # its learning rates decay more slowly
+    assert reference.other_settings(kept, dict(algo="ppo", args=longer)) == ["total_timesteps"]
     assert reference.other_settings(kept, dict(algo="trpo", args=args)) == ["algo"]
     assert "algo" not in reference.other_settings(kept, dict(algo="sb3", args={}))
 
