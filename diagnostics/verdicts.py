@@ -34,6 +34,7 @@ ALMOST_NONE, GROWN = 0.05, 1.5  # share of half an action's range, multiple of t
 CLIPPED = 0.01  # share of the steps
 GAP = 0.5  # share of the larger return
 STEPS, BELOW = 20_480, 0.01  # between the points of reference curves, probability
+TRIFLE = 0.05  # share of the median gain; in a solved environment all ten runs may have the same return
 REFUSED = 10  # iterations that may have had no step
 LATE, JUMPED = 0.25, 10  # share of the training, multiple of the scale
 HIGH, LOW, SHRUNK = 0.5, 0.25, 0.1  # two explained variances, share of the first value loss
@@ -43,26 +44,25 @@ RULES = dict(
     "steps of a new run, with code that is not the script's. Noise: standard normal within 6 standard errors, another "
     "one in each segment, and that of the policy as it is now. Rewards: the environment's times one factor. Advantages "
     "and value targets (at lambda 1): equal to the sums that define them, row by row. Objective and value loss: before "
-    "an update, their gradients "
-    "have a cosine of 0.99 or more with the policy gradient of the advantages and with the gradient of the squared "
-    "error. Clip of the ratio: where a fifth of the ratios or more are outside, a cosine of 0.99 or more with the "
-    "gradient of PPO's clipped surrogate. Shuffling: an update depends on the random generator. Update: it raises the "
-    "objective on its own batch, and lowers the squared error. Adam: the first steps end within a hundredth of their "
-    "length of Adam's (all ours).",
+    "an update, their gradients have a cosine of 0.99 or more with the policy gradient of the advantages and with the "
+    "gradient of the squared error. Clip of the ratio: where a fifth of the ratios or more are outside, a cosine of "
+    "0.99 or more with the gradient of PPO's clipped surrogate. Shuffling: an update depends on the random generator. "
+    "Update: it raises the objective on its own batch, and lowers the squared error. Adam: the first steps end within "
+    "a hundredth of their length of Adam's (all ours).",
     learning="Learned: the last policy's mean return is above the untrained one's by more than the standard deviation "
     "of the untrained one's episodes (ours; Welch's t-interval). Fallen: it is below that of the best checkpoint "
     "between by more than as much (corrected for their number). Where no episodes are measured: the last 10 iterations "
     "of progress.csv against its first, which is taken as exact, and any gain counts; fallen, where they are below the "
     f"best ten iterations by more than {100 * PART:g} % of what these had gained. Enough: what progress.csv logged in "
-    f"the last {STEPS:,} steps is not below that of every reference run after as many steps, or not below the level "
-    f"that one more run of their kind falls below with a probability of {100 * BELOW:g} %, if the logarithms of their "
-    "gains are normal (ours). Reference runs are of ppo.py with its defaults, or those of --like. The planned length is "
-    "a setting, too: a short run, whose learning rates decay sooner, may have learned less. Not as logged: the "
-    "evaluated return and its interval lie outside all returns that training logged in the ten iterations around the "
-    f"checkpoint, by more than {100 * GAP:g} % of the larger one and by more than the episodes' standard deviation "
-    "(ours; in 56 comparisons of healthy runs they lay outside by at most 3 %). Rollouts that are shorter than an "
-    "episode log only the short ones; where these were shorter than those evaluated, logged returns are also scaled to "
-    "their length.",
+    f"the last {STEPS:,} steps is not below that of every reference run after as many steps. Too little: it is below "
+    f"by more than {100 * TRIFLE:g} % of their median gain, and below the level that one more run of their kind falls "
+    f"below with a probability of {100 * BELOW:g} %, if the logarithms of their gains are normal (ours). Reference "
+    "runs are of ppo.py with its defaults, or those of --like. The planned length is a setting, too: a short run, "
+    "whose learning rates decay sooner, may have learned less. Not as logged: the evaluated return and its interval "
+    "lie outside all returns that training logged in the ten iterations around the checkpoint, by more than "
+    f"{100 * GAP:g} % of the larger one and by more than the episodes' standard deviation (ours; in 56 comparisons of "
+    "healthy runs they lay outside by at most 3 %). Rollouts that are shorter than an episode log only the short ones; "
+    "where these were shorter than those evaluated, logged returns are also scaled to their length.",
     batch="Large enough: the noise scale or more, where an estimate is as much signal as noise (McCandlish et al. "
     f"2018). Less is usual where agents learn (CL Fig. 2), so it gets no verdict; less than 1/{FAR_TOO_SMALL} is far "
     "too small (ours).",
@@ -74,11 +74,11 @@ RULES = dict(
     "checkpoints, lies on one side of 0. Good: they raise it at half of the checkpoints or more, and lower it at none "
     "(ours).",
     critic="Explained variance of the discounted returns of fresh segments: at 0 the critic is no better than a "
-    f"constant, by definition; above {MOST} it predicts most of what differs. In between there is no verdict, unless the "
-    f"interval ends at {LITTLE} or below (ours). Where an episode is cut off, by a time limit or the segment's end, its "
-    "returns continue with the critic's own value, as in training. As logged: its median over ten iterations fell from "
-    f"above {HIGH} to below {LOW}, stayed there to the end, for twenty iterations or more, and the value loss did not "
-    "fall; or it was not above 0 in the second half of the training, where the loss was "
+    f"constant, by definition; above {MOST} it predicts most of what differs. In between there is no verdict, unless "
+    f"the interval ends at {LITTLE} or below (ours). Where an episode is cut off, by a time limit or the segment's "
+    "end, its returns continue with the critic's own value, as in training. As logged: its median over ten iterations "
+    f"fell from above {HIGH} to below {LOW}, stayed there to the end, for twenty iterations or more, and the value "
+    "loss did not fall; or it was not above 0 in the second half of the training, where the loss was "
     f"{100 * SHRUNK:g} % of the first or more (both ours). Where returns become alike, as in a solved environment, the "
     "loss falls, and nothing is said.",
     exploration=f"Stopped: every action's standard deviation is below {ALMOST_NONE} of half the action's range. Grown: "
@@ -170,7 +170,7 @@ def judge_enough(curve: list[float], reference: dict[str, Any], algo: str, diffe
         return Finding(UNCLEAR, number, "Whether it learned enough cannot be told from these reference runs.")
     logs, errors = np.log(gains), np.std(np.log(gains), ddof=1) * (1 + 1 / n) ** 0.5
     low = untrained + np.exp(logs.mean() + stats.t.ppf(BELOW, n - 1) * errors)
-    seen = min(low, least[at])
+    seen = min(low, least[at] - TRIFLE * np.median(gains))
     if mine[at] >= least[at] and seen - untrained > PART * np.median(gains):
         text = f"It learned as much as the reference runs. Less than {short(seen)} would have been named."
         return Finding(GOOD, number, text)
