@@ -22,7 +22,6 @@ sys.path.insert(0, str(FIGURES))
 import claims
 import estimates
 import papers
-import verdicts
 from claims import room
 from estimates import PLACES, Estimate, by_seed, finals, in_places, measured, plain, span
 
@@ -414,17 +413,11 @@ def replay_of_ppo():
 
 
 def of_the_reference():
-    """Each run of the reference, judged by the others at every point."""
-    for env_id, curves in json.loads((ROOT / "diagnostics" / "reference.json").read_text()).items():
-        alarms = []
-        for i, curve in enumerate(curves["returns"]):
-            others = curves | {key: curves[key][:i] + curves[key][i + 1 :] for key in ("returns", "untrained")}
-            found = [verdicts.judge_enough(curve[: n + 1], others, "ppo", []) for n in range(len(curve))]
-            alarms.append(sum(x.status == verdicts.CAUTION for x in found))
-        of = len(alarms) * len(curves["returns"][0])
-        yield f"{sum(alarms)} of {of} points on {env_id}" if sum(alarms) else f"0 of {of} on {env_id}"
-        if sum(alarms):
-            yield f"of which {max(alarms)} are in one run"
+    report = room("report")
+    counts = {env_id: report.accused(curves) for env_id, curves in report.references().items()}
+    points = sum(np.size(x["returns"]) for x in report.references().values())
+    yield f"{sum(map(sum, counts.values()))} of {points:,} points"
+    yield f"{max(counts['Hopper-v5'])} are in one run on Hopper-v5"
 
 
 SECTIONS = of_the_reward, early_in_training, of_the_nine, of_the_grid, of_scaling, noise_of_the_nine, of_steps

@@ -1,5 +1,6 @@
 """Is this run healthy: what the report finds of planted bugs, from what tests/sabotage.py wrote."""
 
+import json
 import sys
 
 import numpy as np
@@ -11,6 +12,7 @@ from matplotlib.patches import Rectangle
 sys.path.append(str(FIGURES.parent / "tests"))
 
 import sabotage  # noqa: E402
+import verdicts  # noqa: E402
 
 COLOURS = {"named": "#1b7837", "found": "#a6dba0", "missed": "#d96a00", "no alarm": "#e8e8e8", "false alarm": "#d96a00"}
 
@@ -27,7 +29,8 @@ def draw_hit_rate() -> Figure:
     """Draws a square for each judged run: a row for each bug and each healthy setting, a column for each environment,
     seed and kind of report. A dot marks the runs on which thresholds were chosen."""
     rows = list(dict.fromkeys((x["healthy"], x["name"], x["what"]) for x in results()))
-    columns = sorted({(kind, x["env_id"], x["seed"]) for x in results() for kind in ("quick", "full") if kind in x})
+    column = lambda kind, run: (kind, run["env_id"], run["seed"] if kind == "quick" else 0)  # in full, one seed of each
+    columns = sorted({column(kind, x) for x in results() for kind in ("quick", "full") if kind in x})
     columns.sort(key=lambda x: (x[0] != "quick", x[1] != "Hopper-v5", x[2]))
     figure, axes = new_figure(1, 1, 0.21 * len(rows) + 1.2)
     axis = axes[0, 0]
@@ -36,16 +39,17 @@ def draw_hit_rate() -> Figure:
         for run in (x for x in results() if (x["healthy"], x["name"]) == (healthy, name)):
             for kind in ("quick", "full"):
                 if kind in run:
-                    x = columns.index((kind, run["env_id"], run["seed"]))
+                    x = columns.index(column(kind, run))
                     box = Rectangle((x - 0.45, y - 0.42), 0.9, 0.84, facecolor=COLOURS[outcome(run, kind)])
                     axis.add_patch(box)
                     if run["seed"] == 1 and (healthy or run["tuning"]):
                         axis.plot(x, y, ".", color="black", markersize=4)
     for x, (_, _, seed) in enumerate(columns):
-        axis.text(x, -0.8, f"seed {seed}", ha="center", va="bottom", fontsize=7.5)
+        axis.text(x, -0.8, f"seed {seed}" if seed else "2 or 3", ha="center", va="bottom", fontsize=7.5)
     for kind, env_id in dict.fromkeys((kind, env_id) for kind, env_id, _ in columns):
-        at = [x for x, column in enumerate(columns) if column[:2] == (kind, env_id)]
-        text = f"{dict(quick='--quick', full='in full')[kind]}\n{env_id}"
+        at = [x for x, key in enumerate(columns) if key[:2] == (kind, env_id)]
+        name = env_id.removesuffix("-v5").replace("HalfC", "Half-\nC") if len(at) == 1 else env_id
+        text = f"{dict(quick='--quick', full='in full')[kind]}\n{name}"
         axis.text(np.mean(at), -1.8, text, ha="center", va="bottom", fontsize=8.5)
     for name in ("named", "found", "missed", "no alarm"):
         text = dict(found="found, not named", missed="missed, or false alarm").get(name, name)
@@ -61,8 +65,36 @@ def results() -> list[dict]:
     return measured("report/sabotage")
 
 
+def references() -> dict[str, dict]:
+    """Returns the curves of the reference runs by environment."""
+    return json.loads((FIGURES.parent / "diagnostics" / "reference.json").read_text())
+
+
+def accused(curves: dict) -> list[int]:
+    """Returns for each reference run at how many points the report would say that it learned too little, if it were
+    judged by the others."""
+    found = []
+    for i, curve in enumerate(curves["returns"]):
+        others = curves | {key: curves[key][:i] + curves[key][i + 1 :] for key in ("returns", "untrained")}
+        points = [verdicts.judge_enough(curve[: n + 1], others, "ppo", []) for n in range(len(curve))]
+        found.append(sum(x.status == verdicts.CAUTION for x in points))
+    return found
+
+
+def each_reference() -> list[list[str]]:
+    """Returns the rows of a table with what the reference runs earned in each environment, and how often one of them,
+    left out, is accused."""
+    rows = [["environment", "untrained", "at the end: median, range", "left out: accused at"]]
+    for env_id, curves in references().items():
+        last, points = [x[-1] for x in curves["returns"]], np.size(curves["returns"])
+        earned = f"{np.median(last):,.0f}, {min(last):,.0f} to {max(last):,.0f}"
+        rows.append([env_id, f"{np.mean(curves['untrained']):,.0f}", earned, f"{sum(accused(curves))} of {points}"])
+    return rows
+
+
 TABLES = {
     "rates": lambda: sabotage.rates(results()),
     "bugs": lambda: sabotage.each_bug(results()),
+    "references": each_reference,
 }
 PICTURES = {"hit_rate": draw_hit_rate}
