@@ -13,6 +13,7 @@ sys.path.append(str(FIGURES.parent / "tests"))
 
 import sabotage  # noqa: E402
 import verdicts  # noqa: E402
+from measuring.intervals import short  # noqa: E402
 
 COLOURS = {"named": "#1b7837", "found": "#a6dba0", "missed": "#d96a00", "no alarm": "#e8e8e8", "false alarm": "#d96a00"}
 
@@ -84,11 +85,12 @@ def accused(curves: dict) -> list[int]:
 def each_reference() -> list[list[str]]:
     """Returns the rows of a table with what the reference runs earned in each environment, and how often one of them,
     left out, is accused."""
-    rows = [["environment", "untrained", "at the end: median, range", "left out: accused at"]]
+    number = lambda x: short(x).replace("-", "−")
+    rows = [["environment", "untrained", "return after 983,040 steps: median, range", "left out: accused at"]]
     for env_id, curves in references().items():
         last, points = [x[-1] for x in curves["returns"]], np.size(curves["returns"])
-        earned = f"{np.median(last):,.0f}, {min(last):,.0f} to {max(last):,.0f}"
-        rows.append([env_id, f"{np.mean(curves['untrained']):,.0f}", earned, f"{sum(accused(curves))} of {points}"])
+        earned = f"{number(np.median(last))}, {number(min(last))} to {number(max(last))}"
+        rows.append([env_id, number(np.mean(curves["untrained"])), earned, f"{sum(accused(curves))} of {points}"])
     return rows
 
 
