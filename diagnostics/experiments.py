@@ -75,10 +75,11 @@ class Args:
     """folder of the runs, which experiments share (default: runs; for smoke: inside --out)"""
 
 
-# The sizes of `smoke`: just enough to see that everything works.
+# The sizes of `smoke`: just enough to see that everything works. The last name that a call begins with counts.
 SMALL_SIZES = {
     "gradient": "--pairs 64 512 --repeats 2 --true-pairs 512 --value-pairs 512",
-    "steps": "--repeats 2 --step-pairs 64 --reward-pairs 64",
+    "steps": "--repeats 2",
+    "steps --rewards": "--step-pairs 64 --reward-pairs 64",
     "value": "--heldout-pairs 512",
     "trust_region": "--heldout-pairs 512",
     "landscape": "--grid 2 --step-pairs 64 --reward-pairs 64",
@@ -359,7 +360,8 @@ def split_call(args: Args, call: str, passed_on: list[str]) -> tuple[str, list[s
     """Returns the name of a diagnostic and its options: the experiment's, those of --sizes, and the user's."""
     diagnostic, *options = shlex.split(call)
     sizes = dict(paper=PAPER_SIZES, small=SMALL_SIZES).get(args.sizes, {})
-    return diagnostic, [*options, *shlex.split(sizes.get(diagnostic, "")), *passed_on]
+    fitting = [x for name, x in sizes.items() if call.startswith(name)][-1:]
+    return diagnostic, [*options, *shlex.split(" ".join(fitting)), *passed_on]
 
 
 def check_passed_on(args: Args, experiment: Experiment, passed_on: list[str]) -> None:

@@ -53,6 +53,12 @@ class Args(runs.LabelledOptions):
     reward_pairs: Annotated[int, AtLeast(1)] = 60_000
     """with --rewards: approximate number of pairs of the episodes before and after an update, together"""
 
+    def __post_init__(self) -> None:  # here, so that benchmark.sh refuses them before it trains
+        if self.rewards == 1:
+            runs.stop("--rewards 1: must be 2 or more, or there is no interval")
+        if self.step_pairs and not self.rewards:
+            runs.stop("--step-pairs: needs --rewards, since other steps are from as many pairs as in training")
+
 
 # Update steps --------------------------------------------------------------------------------------------------------
 
@@ -228,10 +234,6 @@ def main(argv: list[str] | None = None) -> None:
         some = () if args.checkpoints == "all" else runs.choose(sources, args.checkpoints)
         chosen.append(runs.with_step(sources, tuple(source.iteration for source in some)))
     styles = figures.run_styles(args.runs, args.labels)
-    if args.rewards == 1:
-        runs.stop("--rewards 1: must be 2 or more, or there is no interval")
-    if args.step_pairs and not args.rewards:
-        runs.stop("--step-pairs: needs --rewards, since other steps are from as many pairs as in training")
     if args.rewards:
         measure_rewards(args, chosen, styles)
         return

@@ -321,9 +321,8 @@ def test_diagnostics_understand_what_they_are_called_with():
     """Of every experiment, with every table of sizes: long before there is a run to measure."""
     module = load("experiments")
     calls = {call for experiment in module.EXPERIMENTS.values() for call in experiment.results}
-    for call, sizes in product(calls, ({}, module.PAPER_SIZES, module.SMALL_SIZES)):
-        diagnostic, *options = shlex.split(call)
-        options += shlex.split(sizes.get(diagnostic, ""))
+    for call, sizes in product(calls, ("default", "paper", "small")):
+        diagnostic, options = module.split_call(module.Args(sizes=sizes), call, [])
         args = tyro.cli(load(diagnostic).Args, args=[*options, "--labels", "A=ppo", "--out", "x", "--", "run"])
         assert args.runs == (Path("run"),) and args.labels == ("A=ppo",)
 
