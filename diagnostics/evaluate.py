@@ -3,7 +3,7 @@ and can make a video of one.
 
     python diagnostics/evaluate.py runs/Hopper-v5__ppo__seed1
     python diagnostics/evaluate.py runs/Hopper-v5__ppo__seed1 --deterministic --checkpoints 150 300 488
-    python diagnostics/evaluate.py runs/Hopper* --deterministic --checkpoints all --episodes 10 --out figures/hopper
+    python diagnostics/evaluate.py runs/Hopper* --deterministic --checkpoints all --episodes 10 --out results/hopper
     MUJOCO_GL=egl python diagnostics/evaluate.py runs/Hopper-v5__ppo__seed1 --video hopper.gif
 
 Returns are undiscounted sums of raw rewards, and observations are normalized with the checkpoint's frozen statistics.

@@ -3,7 +3,7 @@ gradient, and the cosine similarity of independent estimates with one another an
 number of state-action pairs.
 
     python diagnostics/gradient.py runs/Hopper-v5__ppo__seed1
-    python diagnostics/gradient.py runs/Hopper-v5__ppo__seed* --out figures --pairs 100 1000 10_000 100_000
+    python diagnostics/gradient.py runs/Hopper-v5__ppo__seed* --out results --pairs 100 1000 10_000 100_000
     python diagnostics/gradient.py runs/Hopper-v5__ppo__seed1 --pairs 10_000 --true-pairs 90_000  # a tenth of the cost
     python diagnostics/gradient.py runs/Hopper-v5__ppo__seed1 --baselines
 

@@ -2,7 +2,7 @@
 change along the step that the algorithm takes from few or from many pairs, and along a random direction.
 
     python diagnostics/landscape.py runs/Hopper-v5__ppo__seed1
-    python diagnostics/landscape.py runs/Hopper-v5__ppo__seed[123] --checkpoints 150 300 --out figures
+    python diagnostics/landscape.py runs/Hopper-v5__ppo__seed[123] --checkpoints 150 300 --out results
     python diagnostics/landscape.py runs/Hopper-v5__ppo__seed1 --step-pairs 2000 1_000_000 --reward-pairs 1_000_000
 
 These are the axes of the surfaces in "A Closer Look at Deep Policy Gradients" (CL), Fig. 6, 7 and 13 to 18. One unit

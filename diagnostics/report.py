@@ -6,7 +6,7 @@ same is printed as text, and verdicts.json holds the verdicts for programs.
     python diagnostics/report.py runs/Hopper-v5__ppo__seed1                        # a few minutes on two cores
     python diagnostics/report.py runs/Hopper-v5__ppo__seed1 --quick                # seconds
     python diagnostics/report.py runs/Hopper-v5__ppo__seed1 --watch                # while it trains
-    python diagnostics/report.py runs/Hopper-v5__{ppo,trpo}__seed[12] --out report
+    python diagnostics/report.py runs/Hopper-v5__{ppo,trpo}__seed[12] --out results
 
 What progress.csv and the checkpoints say is taken from there. The other diagnostics (evaluate, gradient, trust_region,
 steps, value) measure the rest, at four checkpoints and from fewer samples than by default, and keep it in their

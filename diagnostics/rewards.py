@@ -1,11 +1,11 @@
 """Which setting earns more, and how sure is that? This script compares reward curves and final rewards of runs, with
 intervals over seeds.
 
-    python diagnostics/rewards.py runs/* --out figures
-    python diagnostics/rewards.py runs/Hopper-v5__ppo__* --paired --noise figures/gradient.jsonl --out figures
-    python diagnostics/rewards.py runs/*__ppo__* --best-of policy_lr --histograms value_clip anneal_lr --out figures
+    python diagnostics/rewards.py runs/* --out results
+    python diagnostics/rewards.py runs/Hopper-v5__ppo__* --paired --noise results/gradient.jsonl --out results
+    python diagnostics/rewards.py runs/*__ppo__* --best-of policy_lr --histograms value_clip anneal_lr --out results
     python diagnostics/rewards.py runs/* --aai PPO PPO-M TRPO TRPO+ --labels "PPO=ppo reward-scale" \\
-        "PPO-M=ppo no-reward-scale" "TRPO=trpo_plus no-reward-scale" "TRPO+=trpo_plus reward-scale" --out figures
+        "PPO-M=ppo no-reward-scale" "TRPO=trpo_plus no-reward-scale" "TRPO+=trpo_plus reward-scale" --out results
 
 Runs whose arguments differ only in environment and seed are runs of one setting. Its label is the algorithm and the
 flags that distinguish it from the algorithm's other settings here, except those that are the script's defaults. The

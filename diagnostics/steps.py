@@ -2,7 +2,7 @@
 algorithm takes from one checkpoint on independent batches, and how far apart the policies are to which they lead.
 
     python diagnostics/steps.py runs/Hopper-v5__ppo__seed1
-    python diagnostics/steps.py runs/Hopper-v5__{ppo,trpo}__seed[12] --checkpoints all --out figures
+    python diagnostics/steps.py runs/Hopper-v5__{ppo,trpo}__seed[12] --checkpoints all --out results
     python diagnostics/steps.py runs/Hopper-v5__ppo__seed1 --rewards 20 --step-pairs 2048 50_000
 
 It follows Fig. 13 of "Are Deep Policy Gradient Algorithms Truly Policy Gradient Algorithms?" (TPG). From the same

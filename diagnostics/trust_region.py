@@ -2,7 +2,7 @@
 steps that training took, and draws them beside its rewards.
 
     python diagnostics/trust_region.py runs/Hopper-v5__ppo__seed1
-    python diagnostics/trust_region.py runs/Hopper-v5__*__seed[12] --out figures
+    python diagnostics/trust_region.py runs/Hopper-v5__*__seed[12] --out results
 
 It follows Fig. 2 to 4 of "Implementation Matters in Deep Policy Gradients" (IM) and Fig. 9, 28 and 29 of "Are Deep
 Policy Gradient Algorithms Truly Policy Gradient Algorithms?" (TPG). From every checkpoint that has a step, training's

@@ -2,7 +2,7 @@
 was fitted to and against returns, on its own batch and on fresh trajectories.
 
     python diagnostics/value.py runs/Hopper-v5__ppo__seed1
-    python diagnostics/value.py runs/Hopper-v5__ppo__seed* --out figures --heldout-pairs 100_000
+    python diagnostics/value.py runs/Hopper-v5__ppo__seed* --out results --heldout-pairs 100_000
 
 It follows Fig. 3, 11 and 12 of "A Closer Look at Deep Policy Gradients" (CL). From every checkpoint that has a step,
 training's next iteration is repeated as it was, with the same batch and the same fit, and V after that fit is measured.
