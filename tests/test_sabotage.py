@@ -11,9 +11,10 @@ def test_every_bug_fits_its_script(case, tmp_path):
 
 
 def test_counts_are_those_of_the_findings():
-    def run(name, seed, status, healthy=False, tuning=False):
+    def run(name, seed, status, healthy=False, tuning=False, new=False):
         found = [dict(section="Steps", status=status, number="3", verdict="too far"), dict(status="good")]
-        return dict(name=name, seed=seed, healthy=healthy, tuning=tuning, pattern="Steps: too", quick=found)
+        kind = dict(healthy=healthy, tuning=tuning, new=new)
+        return dict(name=name, seed=seed, pattern="Steps: too", quick=found) | kind
 
     results = [
         run("a", 1, "bad", tuning=True),
@@ -23,11 +24,13 @@ def test_counts_are_those_of_the_findings():
     ]
     results[2]["pattern"] = "else"
     results += [run("c", 2, "bad", healthy=True), run("c", 1, "good", healthy=True)]
+    results += [run("d", 2, "good", new=True)]
     found = {group: list(sabotage.count(results, group, "quick").values()) for group in sabotage.GROUPS}
     assert list(found.values()) == [
         [(1, 1), (1, 1)],
         [(0, 1), (0, 1)],
         [(1, 2), (0, 2)],
+        [(0, 1), (0, 1)],
         [(0, 2), (0, 1)],
         [(1, 2), (1, 1)],
     ]
