@@ -3,9 +3,8 @@
     for seed in 1 2 3 4 5 6 7 8 9 10; do python algos/ppo.py --env-id Hopper-v5 --seed $seed; done
     python diagnostics/reference.py runs/Hopper-v5__ppo__seed*        # replaces Hopper-v5 in reference.json
 
-The file beside this script has ten runs of ppo.py with its defaults in each MuJoCo environment of Gymnasium, but for
-Humanoid and HumanoidStandup. Runs of your own need not be added: `report.py RUN --like RUN ...` compares with them at
-once.
+The file beside this script has ten runs of ppo.py with its defaults in each MuJoCo environment of Gymnasium. Runs of
+your own need not be added: `report.py RUN --like RUN ...` compares with them at once.
 """
 
 import json

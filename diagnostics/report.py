@@ -223,8 +223,8 @@ def read_columns(folder: Path) -> dict[str, np.ndarray]:
 
 def summarize(checkpoint: dict[str, Any]) -> dict[str, Any]:
     """Returns of a checkpoint the policy's standard deviations (None where they depend on the state), digests of the
-    networks' parameters, the counts of running statistics, the standard deviation that rewards are divided by, and the
-    state of the random generator."""
+    networks' parameters, the counts of running statistics and of the steps of each Adam, the standard deviation that
+    rewards are divided by, and the state of the random generator."""
     log_std, networks = checkpoint["policy"].get("log_std"), {}
     for name in ("policy", "value"):
         tensors = [x for x in checkpoint.get(name, {}).values() if isinstance(x, torch.Tensor)]
@@ -237,6 +237,9 @@ def summarize(checkpoint: dict[str, Any]) -> dict[str, Any]:
         scale = float(variance) ** 0.5
     counts = {name: float(x["count"]) for name, x in statistics.items()}
     found = dict(networks=networks, counts=counts, scale=scale, generator=repr(checkpoint.get("rng")))
+    adams = {x: checkpoint.get(f"{x}_adam") for x in ("policy", "value")}  # a list whose last is t, as in ppo.py
+    counted = {x: adam[-1] for x, adam in adams.items() if isinstance(adam, list) and np.ndim(adam[-1]) == 0}
+    found["adam"] = {x: float(t) for x, t in counted.items()}
     return found | dict(stds=None if log_std is None else log_std.exp().tolist())
 
 
@@ -441,7 +444,10 @@ def find_steps(run: Run) -> list[Finding]:
 def find_motion(run: Run, name: str, text: str) -> list[Finding]:
     digests = {i: x["networks"][name] for i, x in run.saved.items() if name in x["networks"]}
     rates = run.progress.get(f"{name}_lr", np.full(len(run.progress["global_step"]), np.nan))
-    return verdicts.judge_motion(text, digests, rates)
+    taken = {i: x["adam"][name] for i, x in run.saved.items() if name in x["adam"]}
+    expected = run.config["args"].get(f"{name}_epochs", 0) * run.config["args"].get("num_minibatches", 0)
+    found = verdicts.judge_motion(text, digests, rates) + verdicts.judge_optimizer(text, taken, expected)
+    return found + verdicts.judge_rates(text, rates)
 
 
 def draw_lengths(axis: Axes, run: Run) -> None:

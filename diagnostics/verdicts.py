@@ -42,13 +42,15 @@ HIGH, LOW, SHRUNK = 0.5, 0.25, 0.1  # two explained variances, share of the firs
 RULES = dict(
     faults="Judged on fresh segments, by two updates from the newest checkpoint with a step, and by the first eight "
     "steps of a new run, with code that is not the script's. Noise: standard normal within 6 standard errors, another "
-    "one in each segment, and that of the policy as it is now. Rewards: the environment's times one factor. Advantages "
-    "and value targets (at lambda 1): equal to the sums that define them, row by row. Objective and value loss: before "
-    "an update, their gradients have a cosine of 0.99 or more with the policy gradient of the advantages and with the "
-    "gradient of the squared error. Clip of the ratio: where a fifth of the ratios or more are outside, a cosine of "
-    "0.99 or more with the gradient of PPO's clipped surrogate. Shuffling: an update depends on the random generator. "
-    "Update: it raises the objective on its own batch, and lowers the squared error. Adam: the first steps end within "
-    "a hundredth of their length of Adam's (all ours).",
+    "one in each segment, and that of the policy as it is now. Rewards: the environment's times one factor. Episodes: "
+    "they do not all begin in the same state, the observation after a step is that of the next row, and a time limit, "
+    "of which each segment gets one, is no terminal state unless the arguments say so. Advantages and value targets "
+    "(at lambda 1): equal to the sums that define them, row by row. Objective and value loss: before an update, their "
+    "gradients have a cosine of 0.99 or more with the policy gradient of the advantages and with the gradient of the "
+    "squared error. Clip of the ratio: where a fifth of the ratios or more are outside, a cosine of 0.99 or more with "
+    "the gradient of PPO's clipped surrogate. Shuffling: an update depends on the random generator. Update: it raises "
+    "the objective on its own batch, and lowers the squared error. Adam: the first steps end within a hundredth of "
+    "their length of Adam's (all ours).",
     learning="Learned: the last policy's mean return is above the untrained one's by more than the standard deviation "
     "of the untrained one's episodes (ours; Welch's t-interval). Fallen: it is below that of the best checkpoint "
     "between by more than as much (corrected for their number). Where no episodes are measured: the last 10 iterations "
@@ -69,7 +71,8 @@ RULES = dict(
     lengths=f"Short enough: TRPO's own bound on the mean KL; of other algorithms {LARGEST_DELTA} nats, the largest "
     f"bound in IM's tables of TRPO's settings. Too long: more than {100 * TOO_OFTEN:g} % of the iterations exceed it, "
     f"or one of them exceeds {FAR_BEYOND} times as much, and the median return of the five after it is below that of "
-    "the six to it (ours). What is not finite exceeds both.",
+    "the six to it (ours). What is not finite exceeds both. Adam: from checkpoint to checkpoint it takes steps, and no "
+    "fewer than epochs times minibatches an iteration. Its learning rate is not 0 before the last iteration (ours).",
     gains="Raise or lower the reward: the t interval of the mean change over updates, corrected for the number of "
     "checkpoints, lies on one side of 0. Good: they raise it at half of the checkpoints or more, and lower it at none "
     "(ours).",
@@ -82,12 +85,12 @@ RULES = dict(
     f"{100 * SHRUNK:g} % of the first or more (both ours). Where returns become alike, as in a solved environment, the "
     "loss falls, and nothing is said.",
     exploration=f"Stopped: every action's standard deviation is below {ALMOST_NONE} of half the action's range. Grown: "
-    f"one is above {GROWN} times what it was at first (both ours).",
+    f"one is above {GROWN} times what it was at first (both ours). Never changed: all are as at first, to the bit.",
     normalizers=f"Many: more than {100 * CLIPPED:g} % of the steps, at the checkpoint with the most (ours). A "
     "normalizer aims at a standard deviation of 1 over all of training, not of today's policy. Reset: a checkpoint's "
-    "statistics have seen fewer samples than those of the checkpoint before. Jumped: after the first "
-    f"{100 * LATE:g} % of the iterations, what rewards are divided by changed {JUMPED} times or more from one "
-    "checkpoint to the next (ours).",
+    "statistics have seen fewer samples than those of the checkpoint before. Stopped: at the last checkpoints they "
+    f"have seen as many as at one before. Jumped: after the first {100 * LATE:g} % of the iterations, what rewards are "
+    f"divided by changed {JUMPED} times or more from one checkpoint to the next (ours).",
     speed="Uneven: the 10th percentile over iterations is below half of the median (ours). The first iteration, which "
     "compiles, is left out.",
 )
@@ -382,6 +385,9 @@ def judge_exploration(stds: dict[int, list[float]], bounds: list[float] | None) 
         return f" since iteration {list(stds)[first]}"
 
     number = f"standard deviations at the end: {short(relative.min())} to {short(relative.max())} of {of} (exact)"
+    if len(values) > 1 and not np.ptp(values, axis=0).any():
+        text = "Its standard deviations have never changed. If that is not meant, log_std gets no gradient."
+        return Finding(CAUTION, number, text)
     if relative.max() < ALMOST_NONE:
         return Finding(BAD, number, f"It has stopped exploring{since(unit * ALMOST_NONE > values)}{BONUS}")
     if relative.min() < ALMOST_NONE:
@@ -428,6 +434,8 @@ def judge_continuity(counts: dict[str, dict[int, float]], scales: dict[int, floa
                 text += f"`replay.py RUN --from {before} --to {after}` shows when."
                 found.append(Finding(BAD, number, text))
                 break
+        else:
+            found += judge_growth(name, of_checkpoint)
     late = [(i, scale) for i, scale in scales.items() if i >= LATE * max(scales) and scale > 0]
     for (before, old), (after, new) in zip(late, late[1:]):
         if not found and not 1 / JUMPED < new / old < JUMPED:
@@ -436,6 +444,40 @@ def judge_continuity(counts: dict[str, dict[int, float]], scales: dict[int, floa
             text += f"`replay.py RUN --from {before} --to {after}` shows when."
             found.append(Finding(CAUTION, number, text))
     return found
+
+
+def judge_growth(name: str, counts: dict[int, float]) -> list[Finding]:
+    """Judges whether a count that each iteration raises still does so at the last checkpoint."""
+    alike = [i for i, count in counts.items() if count == counts[max(counts)]]
+    if len(alike) < 2 or not counts[max(counts)]:
+        return []
+    number = f"they had seen {counts[max(counts)]:,.0f} samples then and at the end"
+    text = f"{name} have taken in nothing since iteration {min(alike)}. If that is not meant, look for a statistic "
+    return [Finding(CAUTION, number, f"{text}that is no longer updated.")]
+
+
+def judge_optimizer(network: str, steps: dict[int, float], expected: int) -> list[Finding]:
+    """Judges by the number of an Adam's steps at the checkpoints whether it remembers, and whether it takes as many in
+    an iteration as the arguments make `expected`, 0 where they do not say."""
+    for (before, many), (after, few) in zip(steps.items(), list(steps.items())[1:]):
+        number = f"it had taken {many:,.0f} steps by iteration {before}, and {few:,.0f} by iteration {after}"
+        if few <= many:
+            text = f"The Adam of the {network} forgot its moments: make it once, in initial_state."
+            return [Finding(BAD, number, text)]
+        if few - many < expected * (after - before):
+            text = f"The {network} takes fewer steps than the {expected:,} an iteration of its epochs and minibatches. "
+            return [Finding(CAUTION, number, f"{text}If it does not stop early on purpose, a loop ends too soon.")]
+    return []
+
+
+def judge_rates(network: str, rates: np.ndarray) -> list[Finding]:
+    """Judges the learning rate of each iteration [n], nan where none was logged: one that is 0 teaches nothing."""
+    known = np.flatnonzero(np.isfinite(rates))
+    if len(known) < 2 or rates[known[-2:]].any():  # the last one alone may be 0
+        return []
+    first = known[len(known) - np.argmin(np.append(rates[known][::-1] == 0, False))]
+    text = f"The learning rate of the {network} has been 0 since iteration {first}, so nothing is learned any more."
+    return [Finding(BAD, f"{len(rates) - first:,} of {len(rates):,} iterations", text)]
 
 
 def judge_speed(sps: np.ndarray, compiled: bool) -> Finding:

@@ -11,6 +11,8 @@ it depends on what else the machine was doing. The thresholds of the report were
 because the report had missed them before it got checks that find them. One threshold, LITTLE of the critic, was chosen
 later, on the full reports of seed 2, which is why the full reports of healthy runs are those of seed 3.
 
+The bugs marked `new` were written when the checks for all others were final. Their runs begin with "new".
+
 The result is OUT/sabotage.json, with every verdict. From it figures/claims.py makes the tables and the picture of
 figures/report/README.md.
 """
@@ -49,7 +51,7 @@ class Case(NamedTuple):
     script: str = "ppo"  # of algos/, or sb3
     flags: str = ""
     tuning: bool = False  # whether thresholds were chosen on its seed 1
-    new: bool = False  # whether it was written when all checks were final
+    new: bool = False  # whether it was written when the checks for the other bugs were final
     envs: tuple[str, ...] = ENVS
     seeds: tuple[int, ...] = (1, 2, 3)
 
@@ -284,8 +286,9 @@ BUGS = [
     ),
 ]
 
-# These were written when all checks of the report were final, and committed before the first of them was trained. They
-# are common mistakes in implementations of PPO. None was left out for what the report would probably say of it.
+# These were written when the checks for those above were final, and committed before the first of them was trained.
+# They are common mistakes in implementations of PPO. None was left out for what the report would probably say of it.
+# What it said then is in figures/report/then.json. Checks for what was missed were added afterwards.
 NEW = dict(seeds=(2,), envs=("Hopper-v5",), new=True)
 BUGS += [
     Case(
@@ -338,7 +341,7 @@ BUGS += [
     Case(
         "next-obs-raw",
         "the next observation is not normalized before its value is taken",
-        "next_obs|observations",
+        "next_obs is not",
         (("next_obs=actor.obs,", "next_obs=raw_obs.astype(np.float32),"),),
         **NEW,
     ),
@@ -410,14 +413,14 @@ BUGS += [
     Case(
         "same-start",
         "every episode is reset with the same seed",
-        "same (start|seed|episode)",
+        "same (start|state|seed|episode)",
         (("seed=int(state.rng.integers(2**31))", "seed=args.seed"),),
         **NEW,
     ),
     Case(
         "normalizer-stops",
         "the statistics of observations take in the first 2,048 alone",
-        "observations",
+        "statistics of observations",
         (("        stats.push(obs)\n", "        if stats.count < 2048:\n            stats.push(obs)\n"),),
         **NEW,
     ),
@@ -448,7 +451,8 @@ class Args:
     """folder of the runs, the reports and the result"""
     seeds: tuple[int, ...] = (1, 2, 3)
     full: str = "bug.*seed2|healthy.*seed3"
-    """pattern of the names of runs that also get the full report, such as bug__std-jump__Hopper-v5__seed2"""
+    """pattern of the names of runs that also get the full report, such as bug__std-jump__Hopper-v5__seed2; those of the
+    bugs that were written later begin with new"""
     only: str = ""
     """pattern of the names of runs"""
     jobs: int = os.cpu_count() or 1
@@ -463,7 +467,8 @@ class Job(NamedTuple):
 
     @property
     def name(self) -> str:
-        return f"{'healthy' * self.healthy or 'bug'}__{self.case.name}__{self.env_id}__seed{self.seed}"
+        kind = "healthy" if self.healthy else "new" if self.case.new else "bug"
+        return f"{kind}__{self.case.name}__{self.env_id}__seed{self.seed}"
 
 
 def make_jobs(args: Args) -> list[Job]:
@@ -571,7 +576,7 @@ GROUPS = {
     "bugs that thresholds were chosen on": lambda x: not x["healthy"] and x["tuning"] and x["seed"] == 1,
     "the same bugs, other seeds": lambda x: not x["healthy"] and x["tuning"] and x["seed"] > 1,
     "other bugs": lambda x: not (x["healthy"] or x["tuning"] or x["new"]),
-    "bugs that were written when all checks were final": lambda x: x["new"],
+    "bugs that were written later": lambda x: x["new"],
     "healthy runs that thresholds were chosen on": lambda x: x["healthy"] and x["seed"] == 1,
     "healthy runs, the other seeds": lambda x: x["healthy"] and x["seed"] > 1,
 }
@@ -613,7 +618,7 @@ def rates(results: list[dict[str, Any]]) -> list[list[str]]:
 def each_bug(results: list[dict[str, Any]]) -> list[list[str]]:
     """Returns the rows of a table with what was found of each bug, in the runs on which no threshold was chosen."""
     rows = [["bug", "what it does", "`--quick`: found, named", "in full: found, named"]]
-    for bug in dict.fromkeys(x["name"] for x in results if not x["healthy"]):
+    for bug in dict.fromkeys(x["name"] for x in results if not (x["healthy"] or x["new"])):
         of_bug, cells = [x for x in results if x["name"] == bug and not x["healthy"]], []
         for kind in ("quick", "full"):
             judged = [x for x in of_bug if kind in x and not GROUPS["bugs that thresholds were chosen on"](x)]

@@ -167,6 +167,29 @@ def test_statistics_that_begin_again_and_a_scale_that_jumps_are_named():
     assert "jumped between iterations 50 and 60" in found.verdict
     assert verdicts.judge_continuity({}, {0: 0.01, 25: 50.0, 100: 60.0, 500: 61.0}) == []  # early, so no jump
     assert verdicts.judge_continuity({}, {}) == []
+    assert verdicts.judge_continuity(dict(X={0: 0, 25: 0, 50: 0}), {}) == []  # statistics that are not in use
+    [found] = verdicts.judge_continuity(dict(X={0: 0, 25: 2048, 50: 2048, 60: 2048}), {})
+    assert found.status == CAUTION and "nothing since iteration 25" in found.verdict and "2,048" in found.number
+
+
+@pytest.mark.parametrize("taken", [(0, 0, 0), (0, 320, 320), (0, 640, 320)])
+def test_an_adam_that_forgets_is_named(taken):
+    [found] = verdicts.judge_optimizer("policy", dict(enumerate(taken)), 320)
+    assert found.status == BAD and "Adam of the policy forgot" in found.verdict
+
+
+def test_an_adam_that_takes_too_few_steps_is_named():
+    steps = {0: 0.0, 15: 4800.0, 30: 9600.0}
+    assert [verdicts.judge_optimizer("policy", x, y) for x in (steps, {}) for y in (320, 0)] == [[]] * 4
+    [found] = verdicts.judge_optimizer("policy", steps | {30: 9599.0}, 320)
+    assert found.status == CAUTION and "fewer steps than the 320 an iteration" in found.verdict
+
+
+def test_a_learning_rate_of_0_is_named():
+    judge = lambda *rates: verdicts.judge_rates("policy", np.array(rates))
+    assert judge(3.0, 2.0, 1.0) == judge(2.0, 1.0, 0.0) == judge(np.nan, np.nan) == judge(1.0, 0.0, 0.0, 1.0) == []
+    [found] = judge(2.0, 0.0, 1.0, 0.0, 0.0, 0.0)
+    assert found.status == BAD and "0 since iteration 3" in found.verdict and found.number == "3 of 6 iterations"
 
 
 def test_a_critic_that_gets_worse_or_never_becomes_good_is_seen_in_the_log():
@@ -314,6 +337,7 @@ def test_exploration_says_since_when():
     assert "stopped exploring since iteration 50:" in judge([1.0, 1.0], [0.01, 1.0], [0.01, 0.01], [0.02, 0.02])
     assert "in 1 of its actions since iteration 25:" in judge([1.0, 0.01], [0.01, 1.0], [0.01, 0.01], [0.01, 0.1])
     assert "noise has grown since iteration 50:" in judge([1.0, 1.0], [1.0, 1.0], [1.6, 1.0], [1.6, 1.0])
+    assert "have never changed" in judge([1.0, 0.5], [1.0, 0.5], [1.0, 0.5])
 
 
 def test_a_generator_whose_state_comes_again_is_named():

@@ -66,6 +66,9 @@ NAMED = {
     "clip-maximum": "clipped surrogate, the smaller of both terms",
     "policy-rate": "policy_lr 0.0003. They are 25 times as long",
     "second-moment": "are not Adam's",
+    "next-obs-raw": "next_obs is not the obs of the next row",
+    "same-start": "episodes begin in the same state",
+    "time-limits-terminal": "at a time limit. Is a time limit taken for a terminal state",
 }
 
 

@@ -29,6 +29,7 @@ STEPS = 8  # of a new run
 APART = 0.01  # share of the length; a healthy script is 0.00002 apart, and a second moment's decay of 0.9 makes 0.02
 LONGEST = 2048  # steps of a segment
 SEGMENTS = 4  # at least
+LIMIT = 5  # steps of a segment before a time limit is set
 
 
 def check(source: Source, seed: int) -> dict[str, str]:
@@ -41,7 +42,9 @@ def check(source: Source, seed: int) -> dict[str, str]:
     batch = script.estimate_advantages(args, state, data)
     noise = wrong_noise(state, data, steps) or acts_with_old_policy(source, seed, steps, batch)
     found = {"noise": noise, "scaled rewards": wrong_rewards(args, data)}
+    found |= {"ends of episodes": wrong_ends(args, data), "first states": same_start(data)}
     if hasattr(state, "value"):
+        found["next observations"] = wrong_next_obs(data)
         counts = wrong_targets(script, args, state, data)
         unseen = " or ".join(kind for kind, (_, of) in counts.items() if not of)
         name = "value targets" + f" (there were no {unseen} rows)" * bool(unseen)
@@ -59,25 +62,37 @@ def check(source: Source, seed: int) -> dict[str, str]:
 
 
 class Recorder(gym.Wrapper):
-    """Keeps the environment's own rewards."""
+    """Keeps the environment's own rewards, the first observations of its episodes, and how these ended. In each segment
+    a time limit ends one episode early, since otherwise few segments would show what a script does at a time limit."""
 
     def __init__(self, env: gym.Env):
         super().__init__(env)
-        self.rewards = []
+        self.rewards, self.first, self.ends = [], [], []
+
+    def reset(self, **options: Any) -> tuple:
+        result = self.env.reset(**options)
+        self.first.append(np.array(result[0]))
+        return result
 
     def step(self, action: np.ndarray) -> tuple:
-        result = self.env.step(action)
-        self.rewards.append(float(result[1]))
-        return result
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        truncated = truncated or len(self.ends) == LIMIT
+        self.rewards.append(float(reward))
+        self.ends.append([bool(terminated), bool(truncated)])
+        return obs, reward, terminated, truncated, info
 
 
 def collect_group(source: Source, seed: tuple[int, ...], num_envs: int, num_steps: int) -> dict[str, Any]:
-    """Collects fresh segments as sampling.collect_group does, with the environment's `raw_rewards` [B]."""
+    """Collects fresh segments as sampling.collect_group does, with the environment's `raw_rewards` [B], whether it
+    `ended` [B, 2] an episode, by a terminal state or by a time limit, and its `first` observations [n, obs]. `others`
+    are two that it begins with where the seeds are unlike."""
     script, args, state = sampling.fresh_state(source, seed, num_envs, num_steps)
     for actor in state.actors:
         actor.env = Recorder(actor.env)
-    data = script.rollout(args, state)
-    return data | dict(raw_rewards=np.concatenate([actor.env.rewards for actor in state.actors]))
+    data, envs = script.rollout(args, state), [actor.env for actor in state.actors]
+    kept = dict(raw_rewards="rewards", ended="ends", first="first")
+    data |= {name: np.concatenate([getattr(env, attribute) for env in envs]) for name, attribute in kept.items()}
+    return data | dict(others=[envs[0].reset(seed=seed)[0] for seed in (1, 2)])
 
 
 @torch.no_grad()
@@ -124,6 +139,40 @@ def wrong_rewards(args: Any, data: dict[str, Any]) -> str | None:
     slope, shift = np.polyfit(raw, scaled, 1) if np.ptp(raw) else (factor, 0.0)
     text = f"they are about {slope:.3g} times the environment's, plus {shift:.3g}"
     return f"The scaled rewards are not the environment's rewards times one factor: {text}."
+
+
+def wrong_ends(args: Any, data: dict[str, Any]) -> str | None:
+    """Judges whether as many rows are terminal as the environment ended episodes by a terminal state. A time limit is
+    none, unless the arguments say so."""
+    if "terminations" not in data:
+        return None
+    terminated, truncated = data["ended"].T
+    limits = (truncated & ~terminated).sum()
+    expected = terminated.sum() + limits * (not getattr(args, "bootstrap_truncation", True))
+    if (found := np.sum(data["terminations"])) == expected:
+        return ""
+    text = f"It has {found:,} terminal rows, where {terminated.sum():,} episodes ended in a terminal state"
+    return f"{text} and {limits:,} at a time limit. Is a time limit taken for a terminal state, or the other way round?"
+
+
+def same_start(data: dict[str, Any]) -> str:
+    """Judges whether all episodes begin in the same state, although the environment has others to begin in."""
+    first, (one, other) = data["first"], data["others"]
+    if len(first) == 1 or np.ptp(first, axis=0).any() or not np.any(one != other):
+        return ""
+    return f"All of {len(first):,} episodes begin in the same state: each needs a seed of its own in reset(seed=...)."
+
+
+def wrong_next_obs(data: dict[str, Any]) -> str | None:
+    """Judges whether the observation after a step is that of the next row, unless another episode begins there."""
+    if "next_obs" not in data:
+        return None
+    rows, size = ~data["ends"][:-1], np.abs(data["obs"]).max()
+    wrong = (np.abs(data["next_obs"][:-1] - data["obs"][1:]).max(1) > ROUNDING * size) & rows
+    if not wrong.any():
+        return ""
+    text = f"In {wrong.sum():,} of {rows.sum():,} rows inside an episode next_obs is not the obs of the next row"
+    return f"{text}: both must be what the networks see."
 
 
 # Advantages ----------------------------------------------------------------------------------------------------------

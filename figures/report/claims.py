@@ -28,10 +28,12 @@ def outcome(run: dict, kind: str) -> str:
 
 def draw_hit_rate() -> Figure:
     """Draws a square for each judged run: a row for each bug and each healthy setting, a column for each environment,
-    seed and kind of report. A dot marks the runs on which thresholds were chosen."""
-    rows = list(dict.fromkeys((x["healthy"], x["name"], x["what"]) for x in results()))
+    seed and kind of report. A dot marks the runs on which thresholds were chosen. Bugs that were written later have a
+    table of their own."""
+    rows = list(dict.fromkeys((x["healthy"], x["name"], x["what"]) for x in results() if not x["new"]))
     column = lambda kind, run: (kind, run["env_id"], run["seed"] if kind == "quick" else 0)  # in full, one seed of each
-    columns = sorted({column(kind, x) for x in results() for kind in ("quick", "full") if kind in x})
+    judged = [(kind, x) for x in results() for kind in ("quick", "full") if kind in x and not x["new"]]
+    columns = sorted({column(*x) for x in judged})
     columns.sort(key=lambda x: (x[0] != "quick", x[1] != "Hopper-v5", x[2]))
     figure, axes = new_figure(1, 1, 0.21 * len(rows) + 1.2)
     axis = axes[0, 0]
@@ -94,8 +96,30 @@ def each_reference() -> list[list[str]]:
     return rows
 
 
+def rates() -> list[list[str]]:
+    """Returns the rows of the table of rates. Bugs that were written later count as they were judged then."""
+    later = lambda row: "later" in row[0]
+    then = [row for row in sabotage.rates(measured("report/then")) if later(row)]
+    rows = sabotage.rates(results())
+    at = next(i for i, row in enumerate(rows) if later(row))
+    return rows[:at] + then + rows[at + len(then) :]
+
+
+def later_bugs() -> list[list[str]]:
+    """Returns the rows of a table with what was found of the bugs that were written later: then, and by the checks that
+    were made for what was missed."""
+    outcome_of = lambda run, kind: outcome(run, kind).replace("found", "found, not named")
+    rows = [["bug", "what it does", "then, `--quick`", "then, in full", "now, `--quick`"]]
+    now = {x["name"]: x for x in results()}
+    for then in measured("report/then"):
+        told = [outcome_of(then, "quick"), outcome_of(then, "full"), outcome_of(now[then["name"]], "quick")]
+        rows.append([then["name"], then["what"], *told])
+    return rows
+
+
 TABLES = {
-    "rates": lambda: sabotage.rates(results()),
+    "rates": rates,
+    "later": later_bugs,
     "bugs": lambda: sabotage.each_bug(results()),
     "references": each_reference,
 }
