@@ -85,7 +85,7 @@ RULES = dict(
     f"{100 * SHRUNK:g} % of the first or more (both ours). Where returns become alike, as in a solved environment, the "
     "loss falls, and nothing is said.",
     exploration=f"Stopped: every action's standard deviation is below {ALMOST_NONE} of half the action's range. Grown: "
-    f"one is above {GROWN} times what it was at first (both ours). Never changed: all are as at first, to the bit.",
+    f"one is above {GROWN} times what it was at first (both ours). Never changed: all are exactly as at first.",
     normalizers=f"Many: more than {100 * CLIPPED:g} % of the steps, at the checkpoint with the most (ours). A "
     "normalizer aims at a standard deviation of 1 over all of training, not of today's policy. Reset: a checkpoint's "
     "statistics have seen fewer samples than those of the checkpoint before. Stopped: at the last checkpoints they "
