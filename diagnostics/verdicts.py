@@ -452,8 +452,8 @@ def judge_growth(name: str, counts: dict[int, float]) -> list[Finding]:
     if len(alike) < 2 or not counts[max(counts)]:
         return []
     number = f"they had seen {counts[max(counts)]:,.0f} samples then and at the end"
-    text = f"{name} have taken in nothing since iteration {min(alike)}. If that is not meant, look for a statistic "
-    return [Finding(CAUTION, number, f"{text}that is no longer updated.")]
+    text = f"{name} have taken in nothing since iteration {min(alike)}. If that is not meant, look for what freezes "
+    return [Finding(CAUTION, number, f"{text}them, or for a push that is missing.")]
 
 
 def judge_optimizer(network: str, steps: dict[int, float], expected: int) -> list[Finding]:
@@ -476,7 +476,8 @@ def judge_rates(network: str, rates: np.ndarray) -> list[Finding]:
     if len(known) < 2 or rates[known[-2:]].any():  # the last one alone may be 0
         return []
     first = known[len(known) - np.argmin(np.append(rates[known][::-1] == 0, False))]
-    text = f"The learning rate of the {network} has been 0 since iteration {first}, so nothing is learned any more."
+    text = f"The learning rate of the {network} has been 0 since iteration {first}, so nothing is learned any more: "
+    text += "look at its schedule, or try --no-anneal-lr."
     return [Finding(BAD, f"{len(rates) - first:,} of {len(rates):,} iterations", text)]
 
 
