@@ -457,8 +457,8 @@ def judge_growth(name: str, counts: dict[int, float]) -> list[Finding]:
 
 
 def judge_optimizer(network: str, steps: dict[int, float], expected: int) -> list[Finding]:
-    """Judges by the number of an Adam's steps at the checkpoints whether it remembers, and whether it takes as many in
-    an iteration as the arguments make `expected`, 0 where they do not say."""
+    """Judges by the number of an Adam's steps at the checkpoints whether it remembers, and whether it takes the
+    `expected` number of them in an iteration, which is 0 where the arguments do not say."""
     for (before, many), (after, few) in zip(steps.items(), list(steps.items())[1:]):
         number = f"it had taken {many:,.0f} steps by iteration {before}, and {few:,.0f} by iteration {after}"
         if few <= many:

@@ -367,7 +367,7 @@ BUGS += [
     ),
     Case(
         "ratio-of-1",
-        "old log-probabilities are taken anew in each minibatch, so that every ratio is 1",
+        "old log-probabilities are taken again in each minibatch, so that every ratio is 1",
         "clipped surrogate|ratio",
         (
             (
@@ -393,7 +393,7 @@ BUGS += [
     ),
     Case(
         "adam-forgets",
-        "the policy's optimizer is made anew in each iteration",
+        "the policy's optimizer is made again in each iteration",
         "Adam",
         ((COUNT, f"    state.policy_adam[:] = [torch.zeros_like(x) for x in state.policy_adam]\n{COUNT}"),),
         **NEW,

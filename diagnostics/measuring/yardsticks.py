@@ -84,8 +84,8 @@ class Recorder(gym.Wrapper):
 
 def collect_group(source: Source, seed: tuple[int, ...], num_envs: int, num_steps: int) -> dict[str, Any]:
     """Collects fresh segments as sampling.collect_group does, with the environment's `raw_rewards` [B], whether it
-    `ended` [B, 2] an episode, by a terminal state or by a time limit, and its `first` observations [n, obs]. `others`
-    are two that it begins with where the seeds are unlike."""
+    `ended` [B, 2] an episode, by a terminal state or by a time limit, and the `first` observation of each episode
+    [n, obs]. `others` are the first observations of two more, whose seeds differ."""
     script, args, state = sampling.fresh_state(source, seed, num_envs, num_steps)
     for actor in state.actors:
         actor.env = Recorder(actor.env)
@@ -150,15 +150,17 @@ def wrong_ends(args: Any, data: dict[str, Any]) -> str | None:
     limits = (truncated & ~terminated).sum()
     expected = terminated.sum() + limits * (not getattr(args, "bootstrap_truncation", True))
     if (found := np.sum(data["terminations"])) == expected:
-        return ""
+        return "" if data["ended"].any() else None
     text = f"It has {found:,} terminal rows, where {terminated.sum():,} episodes ended in a terminal state"
     return f"{text} and {limits:,} at a time limit. Is a time limit taken for a terminal state, or the other way round?"
 
 
-def same_start(data: dict[str, Any]) -> str:
+def same_start(data: dict[str, Any]) -> str | None:
     """Judges whether all episodes begin in the same state, although the environment has others to begin in."""
     first, (one, other) = data["first"], data["others"]
-    if len(first) == 1 or np.ptp(first, axis=0).any() or not np.any(one != other):
+    if len(first) == 1 or not np.any(one != other):
+        return None
+    if np.ptp(first, axis=0).any():
         return ""
     return f"All of {len(first):,} episodes begin in the same state: each needs a seed of its own in reset(seed=...)."
 
