@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from estimates import FIGURES, PLACES, Estimate, OfSeed  # it makes measuring importable, too
+from estimates import FIGURES, PLACES, Estimate, OfSeed, finals  # it makes measuring importable, too
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from measuring import figures
@@ -107,11 +107,11 @@ def counted(text: str, found: list[bool | None], unit: str = "seeds") -> Cell:
     return Cell(text, verdict, len(found), unit=unit, so=so, against=against)
 
 
-def correct(claims: Iterable[Cells]) -> None:
-    """Corrects these claims by Holm for one another and for the environments in which they are tested."""
-    significant, tested = True, sorted((y for x in claims for y in x.values() if y.p is not None), key=lambda x: x.p)
+def correct(cells: Iterable[Cell], planned: int = 0) -> None:
+    """Corrects these tests by Holm for one another. Those that are planned and have not been run count."""
+    significant, tested = True, sorted((x for x in cells if x.p is not None), key=lambda x: x.p)
     for i, cell in enumerate(tested):
-        significant = significant and cell.p < 0.05 / (len(tested) - i)
+        significant = significant and cell.p < 0.05 / (max(len(tested), planned) - i)
         cell.holm = significant
 
 
@@ -167,14 +167,15 @@ def room(name: str) -> ModuleType:
 @functools.cache
 def claims_of(name: str) -> dict[str, Cells]:
     """Returns a room's claims by their names. The first one is its question's primary test, which is corrected for its
-    environments alone; the paper's other claims are corrected for one another. So are the claims of TOGETHER, which a
-    protocol names as its primary tests."""
+    environments alone; the paper's other claims are corrected for one another. So are the primary tests of a protocol,
+    which are the claims of TOGETHER in the environments that stand there."""
     claims = {text: cells() for text, cells in getattr(room(name), "CLAIMS", {}).items()}
     first, *others = [x for text, x in claims.items() if is_papers(text)] or [{}]
-    correct([first])
-    correct(others)
-    for names in getattr(room(name), "TOGETHER", ()):
-        correct([claims[x] for x in names])
+    correct(first.values())
+    correct(cell for x in others for cell in x.values())
+    for names, places in getattr(room(name), "TOGETHER", ()):
+        tests = [claims[x][place] for x in names for place in places if place in claims[x]]
+        correct(tests, len(names) * len(places))
     return claims
 
 
@@ -325,6 +326,25 @@ def draw_claims() -> Figure:
 def new_figure(rows: int, columns: int, height: float, **style: Any) -> tuple[Figure, np.ndarray]:
     """Returns a figure as wide as a page of GitHub shows it at 100 pixels an inch, and its axes [rows, columns]."""
     return figures.new_figure(rows, columns, (8.8, height), **style)
+
+
+def draw_agents(files: dict[str, str], agents: dict[str, str]) -> Figure:
+    """Draws the final rewards of these agents, which are named: every run, and the means with their intervals. Of each
+    environment a file is given."""
+    figure, [[axis]] = new_figure(1, 1, 0.7 + 0.45 * len(agents))
+    for (place, path), colour, marker, shift in zip(files.items(), ("#0072b2", "#d55e00"), "os", (-0.15, 0.15)):
+        of = finals(path)
+        for y, name in enumerate(agents):
+            mean, runs = Estimate([of[name]]), np.full(len(of[name]), y + 1.7 * shift)
+            axis.plot(of[name], runs, marker, color=colour, ms=3.5, alpha=0.5, mec="none")
+            axis.plot(mean.interval(), [y + shift] * 2, color=colour, lw=2)
+            label = None if y else f"{place}, {mean.seeds} seeds"
+            axis.plot(mean.mean, y + shift, marker, color=colour, ms=6, label=label)
+    axis.set_yticks(range(len(agents)), agents.values(), fontsize=9)
+    axis.invert_yaxis()
+    axis.set_xlabel("final reward: dots are runs, lines 95 % intervals of the means", fontsize=9)
+    axis.legend(frameon=False, fontsize=9)
+    return figure
 
 
 def save(figure: Figure, path: Path) -> None:

@@ -25,8 +25,8 @@ import papers
 from claims import room
 from estimates import PLACES, Estimate, by_seed, finals, in_places, measured, plain, span
 
-reward, nine, steps, gradients, critic, landscapes, algorithms = map(
-    room, ("reward", "nine", "steps", "gradients", "critic", "landscapes", "algorithms")
+reward, clipping, nine, steps, gradients, critic, landscapes, algorithms = map(
+    room, ("reward", "clipping", "nine", "steps", "gradients", "critic", "landscapes", "algorithms")
 )
 ROOMS = claims.ROOMS
 PAGES = {"README.md": (ROOT / "README.md").read_text(), "first page": (FIGURES / "README.md").read_text()}
@@ -489,9 +489,60 @@ def test_rules_of_the_verdicts():
     one_value = Estimate([np.append(np.zeros(19), 60.0) + 0.6])  # Student's t contains 0, and BCa does not
     assert np.prod(one_value.interval()) < 0 < np.prod(one_value.bootstrapped()) and claims.differs(one_value) == 0
     cells = dict(zip("abcd", (claims.Cell("", claims.HOLDS, 9, p) for p in (0.03, 0.001, 0.02, 0.9))))
-    claims.correct([cells])
+    claims.correct(cells.values())
     assert [x.holm for x in cells.values()] == [False, True, False, False]  # 0.02 is above 0.05 / 3
+    for planned, stands in ((49, True), (51, False)):
+        claims.correct(cells.values(), planned)
+        assert cells["b"].holm is stands  # 0.001 is below 0.05 / 49, and above 0.05 / 51
     assert claims.overall(dict(a=cells["a"], d=cells["d"])) == claims.OPEN  # what Holm does not leave decides nothing
+
+
+TEN = np.linspace(-90, 90, 10)  # what ten seeds add to their mean
+
+
+def test_effects_of_the_ladder(monkeypatch):
+    """Where the rates add 300, normalization 500, tanh 100, and both of the first two 200 more."""
+    made_up = {}
+    for name in reward.RUNGS:
+        rates, norm, tanh = (x in name for x in reward.CHANGES)
+        made_up[name] = 1000 + 300 * rates + 500 * norm + 100 * tanh + 200 * (rates and norm) + TEN
+    monkeypatch.setattr(reward, "finals", lambda path: made_up)
+    texts = [cells()["Hopper"].text.split(" [")[0] for cells in reward.LADDER.values()]
+    assert [float(x.replace(",", "")) for x in texts] == [400, 600, 100, 200, 0, 0, 1100, 300]
+    assert set(reward.RUNGS) == set(papers.LADDER)
+
+
+def test_what_clipping_is_worth_at_the_best_rates(monkeypatch):
+    """The first half of the seeds is best at another rate than the second, so each counts where the other is best."""
+    first, made_up = TEN < 0, {}
+    for rate, of_first, of_second in zip(clipping.RATES, (0, 3000, 1000, 0), (0, 2000, 4000, -500)):
+        made_up[f"PPO-{rate}"] = np.where(first, of_first, of_second) + TEN
+        made_up[f"PPO-unclipped-{rate}"] = np.where(rate == "6e-5", 700.0, -100) + TEN
+    monkeypatch.setattr(clipping, "finals", lambda path: made_up)
+    # Clipped, the first half chooses 3e-4, which is worth 2,000 to the second; the second chooses 6e-4, worth 1,000.
+    assert clipping.worth_at_best("Hopper").mean == pytest.approx((1000 + 2000) / 2 - 700)
+    assert clipping.more_at_a_high_rate("Hopper").mean == pytest.approx(-250 - 2500)
+    assert set(made_up) == set(papers.RATES)
+
+
+def test_the_spread_of_updates_and_the_share_that_harms(monkeypatch):
+    """Of 180 updates, whose true changes are normal with a mean of 6 and a standard deviation of 12, and are measured
+    with noise of 10."""
+    rng, made_up = np.random.default_rng(1), []
+    for iteration in 3 * [0, 150, 300, 450]:
+        measured_changes = rng.normal(0 if iteration else 1000, 12, 20) + rng.normal(6, 10, 20)
+        changes = [dict(mean=x) for x in measured_changes]
+        made_up.append(dict(agent="CL-PPO", step_pairs=2048, iteration=iteration, noise=10.0, changes=changes))
+        made_up.append(dict(agent="TRPO", step_pairs=2048, iteration=iteration, noise=90.0, changes=changes))
+    monkeypatch.setattr(steps, "measured", lambda path: made_up)
+    found = steps.spread_and_harm("Hopper", "PPO", 2048)
+    for name, true in dict(spread=12, harmful=stats.norm.cdf(-6 / 12)).items():
+        low, high = found[name]["interval"]
+        assert low <= true <= high and high - low < true, name
+    later, first = (steps.mean_change("Hopper", "PPO", 2048, x) for x in (steps.LATER, steps.FIRST))
+    assert later.interval()[0] < 6 < later.interval()[1] and len(later.samples) == 9
+    assert first.mean == pytest.approx(1006, abs=10) and len(first.samples) == 3
+    assert set(steps.spread_and_harm("Hopper", "TRPO", 2048)) == {"spread"}  # noise explains more than all
 
 
 def test_the_number_of_seeds_that_would_decide():

@@ -1,8 +1,9 @@
 """Whether PPO needs its clipping (IM's Table 3)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from claims import Cell, Cells, differs, new_figure, of_none, of_sign, room
+import numpy as np
+from claims import Cell, Cells, answered, differs, new_figure, of_none, of_sign, room
 from estimates import PLACES, Estimate, finals
 from matplotlib.figure import Figure
 from measuring import figures
@@ -30,6 +31,52 @@ def with_noclips_settings(other: str, judge: Callable[[Estimate], Cell]) -> Cell
     return dict(Hopper=judge(Estimate([clipped, reward.rewards("Hopper")[other]], (1, -1))))
 
 
+# Clipping against the learning rate (protocol.md) ---------------------------------------------------------------------
+
+MARGIN, RATES, RATED = 200, ("6e-5", "3e-4", "6e-4", "1.2e-3"), ("Hopper",)
+SIDES = {"PPO": "clipped", "PPO-unclipped": "not clipped"}
+
+
+def at_rates(place: str, side: str) -> np.ndarray:
+    """Returns the final rewards [rates, seeds] of one of the two sides."""
+    of = finals(f"clipping/rates_{place.lower()}")
+    return np.array([of[f"{side}-{rate}"] for rate in RATES])
+
+
+def worth_at(place: str, rate: str) -> Estimate:
+    clipped, unclipped = (at_rates(place, side)[RATES.index(rate)] for side in SIDES)
+    return Estimate([clipped, unclipped], (1, -1))
+
+
+def more_at_a_high_rate(place: str) -> Estimate:
+    """Returns by how much more clipping is worth at 1.2e-3 than at 3e-4."""
+    high, low = (worth_at(place, rate) for rate in ("1.2e-3", "3e-4"))
+    return Estimate([*high.samples, *low.samples], (1, -1, -1, 1))
+
+
+def worth_at_best(place: str) -> Estimate:
+    """Returns the difference of the best rates. Half of the seeds choose each side's rate and the other half give its
+    reward, then the other way round, so that no run counts at a rate that it has chosen."""
+    samples = []
+    for side in SIDES:
+        halves = np.split(at_rates(place, side), 2, axis=1)
+        samples += [of[chosen.mean(1).argmax()] for of, chosen in (halves, halves[::-1])]
+    best = Estimate(samples, (0.5, 0.5, -0.5, -0.5))
+    best.seeds *= 2
+    return best
+
+
+def of_rates(estimate: Callable[[str], Estimate]) -> Cells:
+    found = {place: estimate(place) for place in RATED}
+    return {place: of_sign(x, text=answered(x, MARGIN)) for place, x in found.items()}
+
+
+AT_RATES = {
+    "clipping is insurance against a high rate": lambda: of_rates(more_at_a_high_rate),
+    **{f"clipping at {rate}": lambda rate=rate: of_rates(lambda place: worth_at(place, rate)) for rate in RATES},
+    "clipping at the best rates": lambda: of_rates(worth_at_best),
+}  # joins CLAIMS when the runs are there
+
 CLAIMS = {
     "IM: PPO does not need its clipping": unneeded,
     "IM: PPO-NoClip ends where PPO does": lambda: reward.of_no_difference((1, -1), ("PPO", "PPO-NoClip")),
@@ -39,6 +86,13 @@ CLAIMS = {
     ),
     "PPO-NoClip's other settings help": lambda: with_noclips_settings("PPO", of_sign),
 }
+
+
+def table_of_rates() -> Iterable[list[str]]:
+    """Yields the mean final reward of each side at each rate."""
+    yield ["policy's rate", *(f"{place}-v4, {says}" for place in RATED for says in SIDES.values())]
+    for i, rate in enumerate(RATES):
+        yield [rate, *(str(Estimate([at_rates(place, side)[i]])) for place in RATED for side in SIDES)]
 
 
 def draw_differences() -> Figure:
@@ -68,6 +122,29 @@ def draw_differences() -> Figure:
     axis.set(ylim=(len(rows) - 0.5, -0.5), xlim=(-720, 1150))
     axis.set_xlabel("difference of final rewards, 95 % interval", fontsize=9)
     figure.legend(*axis.get_legend_handles_labels(), loc="outside upper center", frameon=False, fontsize=9)
+    return figure
+
+
+def draw_rates() -> Figure:
+    """Draws the final reward against the policy's learning rate, a line for each side and a dot for each run."""
+    figure, [[axis]] = new_figure(1, 1, 3.6)
+    rates = np.array([float(x) for x in RATES])
+    for place, colour in zip(RATED, ("#0072b2", "#d55e00")):
+        for (side, says), style, shift in zip(SIDES.items(), ("o-", "s--"), (1.025, 1 / 1.025)):
+            rewards = at_rates(place, side)
+            means = [Estimate([x]) for x in rewards]
+            face = colour if says == "clipped" else "white"
+            label = f"{place}-v4, {says}"
+            axis.plot(rates * shift, [x.mean for x in means], style, color=colour, mfc=face, ms=7, lw=2, label=label)
+            for rate, x, mean in zip(rates * shift, rewards, means):
+                axis.plot([rate] * 2, mean.interval(), color=colour, lw=2)
+                axis.plot([rate * shift] * len(x), x, style[0], color=colour, mfc=face, ms=3, alpha=0.6)
+    axis.set_xscale("log")
+    axis.set_xticks(rates, RATES)
+    axis.minorticks_off()
+    axis.set_xlabel("learning rate of the policy", fontsize=9)
+    axis.set_ylabel("final reward: lines are means,\ndots are runs", fontsize=9)
+    axis.legend(frameon=False, fontsize=9, title="10 seeds each, 95 % intervals", title_fontsize=9)
     return figure
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from claims import Cell, Cells, answered, counted, new_figure, of_all, of_sign
+from claims import Cell, Cells, answered, counted, draw_agents, new_figure, of_all, of_sign
 from estimates import Estimate, finals, measured, show
 from matplotlib.figure import Figure
 from measuring import figures, intervals
@@ -177,7 +177,7 @@ CLAIMS = {
         *("PPO-scaled-clip", "PPO-unscaled-clip", "PPO-scaled", "PPO-unscaled"), weights=(1, -1, -1, 1)
     ),
 }
-TOGETHER = [["the clip needs the rewards' units"]]
+TOGETHER = [(["the clip needs the rewards' units"], SCALED)]
 
 
 def table_of_nine() -> Iterable[list[str]]:
@@ -258,20 +258,7 @@ def draw_paired() -> Figure:
 
 
 def draw_scaling() -> Figure:
-    """Draws the final rewards of the six agents: every run, and the means with their intervals."""
-    figure, [[axis]] = new_figure(1, 1, 3.4)
-    for place, colour, marker, shift in (("Hopper", "#0072b2", "o", -0.15), ("Walker2d", "#d55e00", "s", 0.15)):
-        of = finals(f"nine/scaling_{place.lower()}")
-        for y, name in enumerate(AGENTS):
-            mean, runs = Estimate([of[name]]), np.full(len(of[name]), y + 1.7 * shift)
-            axis.plot(of[name], runs, marker, color=colour, ms=3.5, alpha=0.5, mec="none")
-            axis.plot(mean.interval(), [y + shift] * 2, color=colour, lw=2)
-            axis.plot(mean.mean, y + shift, marker, color=colour, ms=6, label=None if y else f"{place}-v4, 10 seeds")
-    axis.set_yticks(range(len(AGENTS)), AGENTS.values(), fontsize=9)
-    axis.invert_yaxis()
-    axis.set_xlabel("final reward: dots are runs, lines 95 % intervals of the means", fontsize=9)
-    axis.legend(frameon=False, fontsize=9)
-    return figure
+    return draw_agents({f"{place}-v4": f"nine/scaling_{place.lower()}" for place in SCALED}, AGENTS)
 
 
 def holm() -> tuple[list[float], list[tuple[str, str, bool]]]:

@@ -1,9 +1,9 @@
 """What the reward is due to: the step or the optimizations (IM's Tables 1, 2 and 3)."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
-from claims import Cell, Cells, answered, differs, new_figure, of_none, of_sign, room
+from claims import Cell, Cells, answered, differs, draw_agents, new_figure, of_none, of_sign, room
 from estimates import PLACES, Estimate, finals, measured
 from matplotlib.figure import Figure
 from measuring import figures, intervals
@@ -158,6 +158,57 @@ def at_bounds(*weights: float) -> Cells:
     return dict(Hopper=of_sign(x, text=answered(x, OF_BOUNDS / 2), size=OF_BOUNDS))
 
 
+# The ladder from none of the nine to the released PPO-M (protocol.md) -------------------------------------------------
+
+RUNGS = {
+    "PPO-rates": "PPO without the nine",
+    "PPO-M-rates": "PPO-M's rates",
+    "PPO-rates-obs-norm": "observation normalization",
+    "PPO-rates-tanh": "tanh",
+    "PPO-M-rates-obs-norm": "PPO-M's rates, observation normalization",
+    "PPO-M-rates-tanh": "PPO-M's rates, tanh",
+    "PPO-rates-obs-norm-tanh": "observation normalization, tanh",
+    "PPO-M-rates-obs-norm-tanh": "all three: PPO-M as released",
+}
+CHANGES = "PPO-M-rates", "obs-norm", "tanh"
+
+
+def of_ladder(place: str, *changes: str) -> Estimate:
+    """Returns the main effect of one of the three changes, the mean over the states of the other two; or of two, by how
+    much more the one is worth with the other."""
+    of = finals(f"reward/ladder_{place.lower()}")
+    agents = [({x: x in name for x in CHANGES}, of[name]) for name in RUNGS]
+    return room("nine").factorial(*changes, choose=lambda x: x, settings=agents)
+
+
+def more_than_the_rates(place: str) -> Estimate:
+    """Returns by how much more normalization and tanh are worth together than the rates, as a sum of main effects."""
+    effects = [of_ladder(place, x) for x in CHANGES]
+    weights = np.array([x.weights for x in effects])
+    return Estimate(effects[0].samples, weights[1] + weights[2] - weights[0])
+
+
+def whole_ladder(place: str) -> Estimate:
+    of = finals(f"reward/ladder_{place.lower()}")
+    return Estimate([of[list(RUNGS)[i]] for i in (-1, 0)], (1, -1))
+
+
+def climbed(estimate: Callable, *changes: str, places: Iterable[str] = PLACES[:2]) -> Cells:
+    found = {place: estimate(place, *changes) for place in places}
+    return {place: of_sign(x, text=answered(x, OF_BOUNDS / 2), size=OF_BOUNDS) for place, x in found.items()}
+
+
+LADDER = {
+    "PPO-M's rates raise the reward": lambda: climbed(of_ladder, "PPO-M-rates"),
+    "observation normalization raises it": lambda: climbed(of_ladder, "obs-norm"),
+    "tanh raises it": lambda: climbed(of_ladder, "tanh"),
+    "normalization is worth more at PPO-M's rates": lambda: climbed(of_ladder, "PPO-M-rates", "obs-norm"),
+    "tanh is worth more at PPO-M's rates": lambda: climbed(of_ladder, "PPO-M-rates", "tanh"),
+    "normalization is worth more with tanh": lambda: climbed(of_ladder, "obs-norm", "tanh"),
+    "the whole ladder": lambda: climbed(whole_ladder),
+    "normalization and tanh are worth more than the rates": lambda: climbed(more_than_the_rates),
+}  # joins CLAIMS when the runs are there
+
 CLAIMS = {
     "IM: optimizations raise the reward": optimizations_help,
     "IM: optimizations matter more than the step": more_than_the_step,
@@ -177,7 +228,7 @@ CLAIMS = {
     "the larger bound raises it": lambda: at_bounds(-0.5, 0.5, -0.5, 0.5),
     "TRPO+ ends above TRPO in these seeds, too": lambda: at_bounds(0, -1, 1, 0),
 }
-TOGETHER = [["optimizations raise TRPO's reward at the same bound", "the larger bound raises it"]]
+TOGETHER = [(["optimizations raise TRPO's reward at the same bound", "the larger bound raises it"], ["Hopper"])]
 
 
 # Tables --------------------------------------------------------------------------------------------------------------
@@ -324,6 +375,10 @@ def draw_bounds() -> Figure:
     axis.set_ylabel("Hopper-v4, final reward", fontsize=9)
     axis.legend(frameon=False, fontsize=9, title="10 seeds each; dots are runs", title_fontsize=9)
     return figure
+
+
+def draw_ladder() -> Figure:
+    return draw_agents({f"{place}-v4": f"reward/ladder_{place.lower()}" for place in reversed(PLACES[:2])}, RUNGS)
 
 
 def draw_curves() -> Figure:

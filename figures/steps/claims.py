@@ -1,13 +1,14 @@
 """How far a step goes (IM's Fig. 2 to 4; TPG's Fig. 9 and 28)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
-from claims import Cells, new_figure, of_seeds
-from estimates import PLACES, OfSeed, by_seed, in_places, span
+from claims import Cells, answered, new_figure, of_seeds, of_sign
+from estimates import PLACES, Estimate, OfSeed, by_seed, in_places, measured, plain, span
 from matplotlib.figure import Figure
-from measuring import figures
+from measuring import figures, intervals
+from scipy import stats
 
 VERSION = "v5"
 BOUNDS = dict(Hopper=0.13, Walker2d=0.04, Humanoid=0.07)  # TRPO's, on the mean KL
@@ -68,6 +69,68 @@ def only_ppo_m_goes_far(env: str, of: OfSeed) -> tuple:
 def ratio_is_nearer(env: str, of: OfSeed) -> tuple:
     ppo, ppo_m = (of_steps(of[name], "max_ratio") for name in ("PPO", "PPO-M"))
     return (f"{(ppo < ppo_m).sum()} of {len(ppo)}",), bool((ppo < ppo_m).mean() > 0.5)
+
+
+# What the typical update does to the reward (protocol.md) -------------------------------------------------------------
+
+MARGIN, BATCHES, FIRST, LATER = 5, (2048, 50_000), (0,), (150, 300, 450)
+
+
+def changes(place: str, name: str, pairs: int, iterations: Iterable[int]) -> list[dict[str, Any]]:
+    """Returns the cells of all seeds at these iterations."""
+    cells = [x for x in measured(f"steps/updates_{place.lower()}") if x["iteration"] in iterations]
+    return [x for x in cells if x["agent"].removeprefix("CL-") == name and x["step_pairs"] == pairs]
+
+
+def mean_change(place: str, name: str, pairs: int, iterations: Iterable[int] = LATER) -> Estimate:
+    """Returns the mean change of the return by an update, over the checkpoints, which are taken as fixed: the samples
+    are updates, and not seeds."""
+    samples = [np.array([y["mean"] for y in x["changes"]]) for x in changes(place, name, pairs, iterations)]
+    return Estimate(samples, [1 / len(samples)] * len(samples))
+
+
+def spread_and_harm(place: str, name: str, pairs: int) -> dict[str, dict[str, Any]]:
+    """Returns the standard deviation of the true changes within a checkpoint, and the share of updates that lower the
+    reward, if true changes are normal with this standard deviation and the mean change, with BCa intervals over
+    updates. Where the noise of the episodes explains all of the scatter, the share would be 0 or 1, whatever the
+    interval of the mean says, so that there is none."""
+    samples = mean_change(place, name, pairs).samples
+    noise = np.mean([x["noise"] ** 2 for x in changes(place, name, pairs, LATER)])
+
+    def spread(*x: np.ndarray) -> np.ndarray:
+        return np.maximum(sum(y.var(-1, ddof=1) for y in x) / len(x) - noise, 0) ** 0.5
+
+    def harmful(*x: np.ndarray) -> np.ndarray:
+        return stats.norm.cdf(-sum(y.mean(-1) for y in x) / len(x) / np.maximum(spread(*x), 1e-12))
+
+    found = {"spread": intervals.bootstrap(spread, *samples)}
+    return found | ({"harmful": intervals.bootstrap(harmful, *samples)} if found["spread"]["mean"] else {})
+
+
+def of_updates(name: str, pairs: int, iterations: Iterable[int] = LATER, places: Iterable[str] = PLACES[:2]) -> Cells:
+    """Judges whether the typical update of an agent raises the reward."""
+    found = {place: mean_change(place, name, pairs, iterations) for place in places}
+    return {place: of_sign(x, text=answered(x, MARGIN)) for place, x in found.items()}
+
+
+UPDATES = {
+    f"{name}'s update from {pairs:,} pairs{when}": lambda name=name, pairs=pairs, at=at: of_updates(name, pairs, at)
+    for pairs in BATCHES
+    for when, at in (("", LATER), (" of an untrained policy", FIRST))
+    for name in AGENTS
+}  # joins CLAIMS when they are measured
+
+
+def table_of_updates() -> Iterable[list[str]]:
+    """Yields how much updates differ in what they do, and the share that lowers the reward."""
+    yield ["", *(f"{place}-v5, {x}" for place in PLACES[:2] for x in ("sd of the true changes", "share that harms"))]
+    for pairs, name in ((pairs, name) for pairs in BATCHES for name in AGENTS):
+        row = [f"{name}, {pairs:,} pairs"]
+        for place in PLACES[:2]:
+            found = spread_and_harm(place, name, pairs)
+            row.append(intervals.text(found["spread"], plain))
+            row.append(intervals.text(found["harmful"], "{:.0%}".format) if "harmful" in found else "cannot be told")
+        yield row
 
 
 CLAIMS = {
