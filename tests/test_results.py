@@ -201,6 +201,20 @@ def of_scaling():
         yield f"{0.2 * np.mean(stds):.0f} on {place}"
 
 
+def of_clipping():
+    """How far the policy goes without clipping, and which rates are the best."""
+    kl = {x["label"]: np.median(x["largest_kl"]) for x in measured("clipping/rates_hopper")["settings"]}
+    more = [kl[f"PPO-unclipped-{rate}"] / kl[f"PPO-{rate}"] for rate in clipping.RATES]
+    yield f"it is {more[0]:.0f} times as large at 6e-5"
+    assert min(more[2:]) > 1000  # "more than a thousand times at the two highest rates"
+    clipped, unclipped = (clipping.at_rates("Hopper", side) for side in clipping.SIDES)
+    yield f"mean is {plain(clipped.mean(1).min())} or more at all four"
+    assert (np.diff(unclipped.mean(1)) < 0).all()  # "ends the lower, the higher the rate is"
+    chosen = [[clipping.RATES[y.mean(1).argmax()] for y in np.split(x, 2, axis=1)] for x in (clipped, unclipped)]
+    assert chosen == [["3e-4", "1.2e-3"], ["6e-5", "6e-5"]]
+    yield f"begins at {plain(clipping.worth_at_best('Hopper').interval()[0], -1)}."
+
+
 def noise_of_the_nine():
     """What each does to the cosine of two estimates, with 2 seeds on Walker2d."""
     cases, gain, equal = {}, {}, set()  # by optimization and whether the others are on
@@ -432,9 +446,9 @@ def of_the_study():
     yield f"it names {sum(sabotage.is_named(x, 'quick') for x in now)} of them"
 
 
-SECTIONS = of_the_reward, early_in_training, of_the_nine, of_the_grid, of_scaling, noise_of_the_nine, of_steps
-SECTIONS += of_gradients, of_the_critic, of_landscapes, of_algorithms, stable_baselines3, replay, replay_of_ppo
-SECTIONS += of_the_reference, of_the_study
+SECTIONS = of_the_reward, early_in_training, of_clipping, of_the_nine, of_the_grid, of_scaling, noise_of_the_nine
+SECTIONS += of_steps, of_gradients, of_the_critic, of_landscapes, of_algorithms, stable_baselines3, replay
+SECTIONS += replay_of_ppo, of_the_reference, of_the_study
 
 
 @pytest.mark.parametrize("section", SECTIONS)
@@ -602,7 +616,10 @@ def test_pictures_are_drawn_from_the_numbers(name, picture):
             *reward.rewards("Humanoid")["PPO"],
             *finals("reward/deltas")["TRPO"],
         ],
-        "clipping": lambda: [reward.difference("Hopper", "PPO", "PPO-NoClip").mean],
+        "clipping": lambda: [
+            reward.difference("Hopper", "PPO", "PPO-NoClip").mean,
+            *finals("clipping/rates_hopper")["PPO-unclipped-3e-4"],
+        ],
         "nine": lambda: [
             *nine.worth("Hopper")["tanh", True],
             *finals("nine/scaling_walker2d")["PPO-scaled"],

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 from claims import Cell, Cells, answered, differs, new_figure, of_none, of_sign, room
-from estimates import PLACES, Estimate, finals
+from estimates import PLACES, Estimate, finals, measured, two_digits
 from matplotlib.figure import Figure
 from measuring import figures
 from scipy import stats
@@ -13,22 +13,31 @@ reward = room("reward")
 VERSION = "v4"
 
 
+def judge(d: Estimate, margin: float) -> str:
+    """Judges the claim that a difference is not above the margin, of which only one side counts."""
+    return "holds" if d.ends(0.9)[1] < margin else "does not hold" if differs(d, margin) == 1 else "cannot tell"
+
+
 def unneeded() -> Cells:
-    """PPO is not above PPO-NoClip by more than the margin, of which only one side counts."""
+    """IM's agents decide, whose other settings differ, too. With PPO's settings, each side at its best rate, is the
+    other definition."""
     cells = {}
     for place in PLACES:
         d, margin = reward.difference(place, "PPO", "PPO-NoClip"), reward.margin(place)
-        below, above = d.ends(0.9)[1] < margin, differs(d, margin) == 1
-        verdict = "holds" if below else "does not hold" if above else "cannot tell"
-        needs = None if below or above else d.needed(margin, 1.645 + 0.84)
+        verdict = judge(d, margin)
+        needs = d.needed(margin, 1.645 + 0.84) if verdict == "cannot tell" else None
         p = float(stats.t.cdf((d.mean - margin) / d.error, d.freedom))  # one-sided, of a difference above the margin
         cells[place] = Cell(str(d), verdict, d.seeds, p, needs=needs)
+        if place in RATED:
+            best = worth_at_best(place)
+            cells[place].text += f"; with PPO's settings, each at its best rate: {best}"
+            cells[place].other = judge(best, margin)
     return cells
 
 
-def with_noclips_settings(other: str, judge: Callable[[Estimate], Cell]) -> Cells:
+def with_noclips_settings(other: str, rule: Callable[[Estimate], Cell]) -> Cells:
     clipped = finals("clipping/hopper")["PPO-NoClip-clipped"]
-    return dict(Hopper=judge(Estimate([clipped, reward.rewards("Hopper")[other]], (1, -1))))
+    return dict(Hopper=rule(Estimate([clipped, reward.rewards("Hopper")[other]], (1, -1))))
 
 
 # Clipping against the learning rate (protocol.md) ---------------------------------------------------------------------
@@ -71,12 +80,6 @@ def of_rates(estimate: Callable[[str], Estimate]) -> Cells:
     return {place: of_sign(x, text=answered(x, MARGIN)) for place, x in found.items()}
 
 
-AT_RATES = {
-    "clipping is insurance against a high rate": lambda: of_rates(more_at_a_high_rate),
-    **{f"clipping at {rate}": lambda rate=rate: of_rates(lambda place: worth_at(place, rate)) for rate in RATES},
-    "clipping at the best rates": lambda: of_rates(worth_at_best),
-}  # joins CLAIMS when the runs are there
-
 CLAIMS = {
     "IM: PPO does not need its clipping": unneeded,
     "IM: PPO-NoClip ends where PPO does": lambda: reward.of_no_difference((1, -1), ("PPO", "PPO-NoClip")),
@@ -85,14 +88,27 @@ CLAIMS = {
         "PPO-NoClip", lambda d: of_none(d, reward.margin("Hopper"))
     ),
     "PPO-NoClip's other settings help": lambda: with_noclips_settings("PPO", of_sign),
+    "clipping is insurance against a high rate": lambda: of_rates(more_at_a_high_rate),
+    **{f"clipping at {rate}": lambda rate=rate: of_rates(lambda place: worth_at(place, rate)) for rate in RATES},
+    "clipping at the best rates": lambda: of_rates(worth_at_best),
 }
+TOGETHER = [(["clipping is insurance against a high rate"], PLACES[:2])]
 
 
 def table_of_rates() -> Iterable[list[str]]:
-    """Yields the mean final reward of each side at each rate."""
-    yield ["policy's rate", *(f"{place}-v4, {says}" for place in RATED for says in SIDES.values())]
+    """Yields of each side at each rate the mean final reward, and the median over runs of the largest mean KL."""
+    columns = [(place, side) for place in RATED for side in SIDES]
+    yield ["policy's rate", *(f"{x}-v4, {SIDES[side]}{y}" for y in ("", ": KL") for x, side in columns)]
+    kls = {
+        place: {x["label"]: x["largest_kl"] for x in measured(f"clipping/rates_{place.lower()}")["settings"]}
+        for place in RATED
+    }
     for i, rate in enumerate(RATES):
-        yield [rate, *(str(Estimate([at_rates(place, side)[i]])) for place in RATED for side in SIDES)]
+        means = [str(Estimate([at_rates(place, side)[i]])) for place, side in columns]
+        yield [rate, *means, *(two_digits(np.median(kls[place][f"{side}-{rate}"])) for place, side in columns)]
+
+
+TABLES = {"rates": table_of_rates}
 
 
 def draw_differences() -> Figure:
@@ -148,4 +164,4 @@ def draw_rates() -> Figure:
     return figure
 
 
-PICTURES = {"differences": draw_differences}
+PICTURES = {"differences": draw_differences, "rates": draw_rates}
