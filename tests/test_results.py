@@ -208,7 +208,7 @@ def of_clipping():
     yield f"it is {more[0]:.0f} times as large at 6e-5"
     assert min(more[2:]) > 1000  # "more than a thousand times at the two highest rates"
     clipped, unclipped = (clipping.at_rates("Hopper", side) for side in clipping.SIDES)
-    yield f"mean is {plain(clipped.mean(1).min())} or more at all four"
+    yield f"mean is {plain(clipped.mean(1).min())} or more at all four rates of the protocol"
     assert (np.diff(unclipped.mean(1)) < 0).all()  # "ends the lower, the higher the rate is"
     chosen = [[clipping.RATES[y.mean(1).argmax()] for y in np.split(x, 2, axis=1)] for x in (clipped, unclipped)]
     assert chosen == [["3e-4", "1.2e-3"], ["6e-5", "6e-5"]]
@@ -530,9 +530,9 @@ def test_what_clipping_is_worth_at_the_best_rates(monkeypatch):
     """The first half of the seeds is best at another rate than the second, so each counts where the other is best."""
     first, made_up = TEN < 0, {}
     for rate, of_first, of_second in zip(clipping.RATES, (0, 3000, 1000, 0), (0, 2000, 4000, -500)):
-        made_up[f"PPO-{rate}"] = np.where(first, of_first, of_second) + TEN
-        made_up[f"PPO-unclipped-{rate}"] = np.where(rate == "6e-5", 700.0, -100) + TEN
-    monkeypatch.setattr(clipping, "finals", lambda path: made_up)
+        made_up[f"PPO-{rate}"] = dict(finals=np.where(first, of_first, of_second) + TEN)
+        made_up[f"PPO-unclipped-{rate}"] = dict(finals=np.where(rate == "6e-5", 700.0, -100) + TEN)
+    monkeypatch.setattr(clipping, "agents_at", lambda place: made_up)
     # Clipped, the first half chooses 3e-4, which is worth 2,000 to the second; the second chooses 6e-4, worth 1,000.
     assert clipping.worth_at_best("Hopper").mean == pytest.approx((1000 + 2000) / 2 - 700)
     assert clipping.more_at_a_high_rate("Hopper").mean == pytest.approx(-250 - 2500)

@@ -1,6 +1,7 @@
 """Whether PPO needs its clipping (IM's Table 3)."""
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 from claims import Cell, Cells, answered, differs, new_figure, of_none, of_sign, room
@@ -43,13 +44,20 @@ def with_noclips_settings(other: str, rule: Callable[[Estimate], Cell]) -> Cells
 # Clipping against the learning rate (protocol.md) ---------------------------------------------------------------------
 
 MARGIN, RATES, RATED = 200, ("6e-5", "3e-4", "6e-4", "1.2e-3"), ("Hopper",)
+WITH_LOW = dict(Hopper=("3e-5", *RATES))  # by environment, where the rates are others than these
 SIDES = {"PPO": "clipped", "PPO-unclipped": "not clipped"}
 
 
-def at_rates(place: str, side: str) -> np.ndarray:
+def agents_at(place: str) -> dict[str, dict[str, Any]]:
+    """Returns what was measured of each agent, on Hopper also at the rate that was added after a look."""
+    files = [f"clipping/rates_{place.lower()}", *["clipping/low_rate_hopper"] * (place == "Hopper")]
+    return {x["label"]: x for path in files for x in measured(path)["settings"]}
+
+
+def at_rates(place: str, side: str, rates: Iterable[str] = RATES) -> np.ndarray:
     """Returns the final rewards [rates, seeds] of one of the two sides."""
-    of = finals(f"clipping/rates_{place.lower()}")
-    return np.array([of[f"{side}-{rate}"] for rate in RATES])
+    of = agents_at(place)
+    return np.array([of[f"{side}-{rate}"]["finals"] for rate in rates])
 
 
 def worth_at(place: str, rate: str) -> Estimate:
@@ -75,8 +83,13 @@ def worth_at_best(place: str) -> Estimate:
     return best
 
 
-def of_rates(estimate: Callable[[str], Estimate]) -> Cells:
-    found = {place: estimate(place) for place in RATED}
+def lower_is_better(place: str) -> Estimate:
+    """Returns how much better 3e-5 is without clipping than 6e-5, which is the lowest rate of the protocol."""
+    return Estimate(list(at_rates(place, "PPO-unclipped", WITH_LOW[place][:2])), (1, -1))
+
+
+def of_rates(estimate: Callable[[str], Estimate], places: Iterable[str] = RATED) -> Cells:
+    found = {place: estimate(place) for place in places}
     return {place: of_sign(x, text=answered(x, MARGIN)) for place, x in found.items()}
 
 
@@ -91,21 +104,19 @@ CLAIMS = {
     "clipping is insurance against a high rate": lambda: of_rates(more_at_a_high_rate),
     **{f"clipping at {rate}": lambda rate=rate: of_rates(lambda place: worth_at(place, rate)) for rate in RATES},
     "clipping at the best rates": lambda: of_rates(worth_at_best),
+    "without clipping, 3e-5 is better than 6e-5": lambda: of_rates(lower_is_better, WITH_LOW),
 }
 TOGETHER = [(["clipping is insurance against a high rate"], PLACES[:2])]
 
 
 def table_of_rates() -> Iterable[list[str]]:
     """Yields of each side at each rate the mean final reward, and the median over runs of the largest mean KL."""
-    columns = [(place, side) for place in RATED for side in SIDES]
-    yield ["policy's rate", *(f"{x}-v4, {SIDES[side]}{y}" for y in ("", ": KL") for x, side in columns)]
-    kls = {
-        place: {x["label"]: x["largest_kl"] for x in measured(f"clipping/rates_{place.lower()}")["settings"]}
-        for place in RATED
-    }
-    for i, rate in enumerate(RATES):
-        means = [str(Estimate([at_rates(place, side)[i]])) for place, side in columns]
-        yield [rate, *means, *(two_digits(np.median(kls[place][f"{side}-{rate}"])) for place, side in columns)]
+    columns = [(agents_at(place), place, side) for place in RATED for side in SIDES]
+    yield ["policy's rate", *(f"{place}-v4, {SIDES[side]}{x}" for x in ("", ": KL") for _, place, side in columns)]
+    for rate in WITH_LOW["Hopper"]:
+        cells = [of.get(f"{side}-{rate}") for of, _, side in columns]
+        means = [str(Estimate([np.array(x["finals"])])) if x else "" for x in cells]
+        yield [rate, *means, *(two_digits(np.median(x["largest_kl"])) if x else "" for x in cells)]
 
 
 TABLES = {"rates": table_of_rates}
@@ -144,10 +155,10 @@ def draw_differences() -> Figure:
 def draw_rates() -> Figure:
     """Draws the final reward against the policy's learning rate, a line for each side and a dot for each run."""
     figure, [[axis]] = new_figure(1, 1, 3.6)
-    rates = np.array([float(x) for x in RATES])
     for place, colour in zip(RATED, ("#0072b2", "#d55e00")):
+        rates = np.array([float(x) for x in WITH_LOW.get(place, RATES)])
         for (side, says), style, shift in zip(SIDES.items(), ("o-", "s--"), (1.025, 1 / 1.025)):
-            rewards = at_rates(place, side)
+            rewards = at_rates(place, side, WITH_LOW.get(place, RATES))
             means = [Estimate([x]) for x in rewards]
             face = colour if says == "clipped" else "white"
             label = f"{place}-v4, {says}"
@@ -156,7 +167,7 @@ def draw_rates() -> Figure:
                 axis.plot([rate] * 2, mean.interval(), color=colour, lw=2)
                 axis.plot([rate * shift] * len(x), x, style[0], color=colour, mfc=face, ms=3, alpha=0.6)
     axis.set_xscale("log")
-    axis.set_xticks(rates, RATES)
+    axis.set_xticks([float(x) for x in WITH_LOW["Hopper"]], WITH_LOW["Hopper"])
     axis.minorticks_off()
     axis.set_xlabel("learning rate of the policy", fontsize=9)
     axis.set_ylabel("final reward: lines are means,\ndots are runs", fontsize=9)
