@@ -69,12 +69,15 @@ def negligible(x: Estimate, margin: float) -> bool:
     return -margin < low and high < margin
 
 
-def of_sign(x: Estimate, sign: int = 1, bound: float = 0, text: str = "", size: float | None = None) -> Cell:
+def of_sign(
+    x: Estimate, sign: int = 1, bound: float = 0, text: str = "", size: float | None = None, margin: float | None = None
+) -> Cell:
     """Judges the claim that x is above the bound, or below it with sign -1. `size` is how large the paper's effect is,
-    from which follows how many seeds would decide."""
+    from which follows how many seeds would decide. With a margin the second question is answered beside it."""
     verdict = {sign: HOLDS, -sign: NOT, 0: UNCLEAR}[differs(x, bound)]
     needs = x.needed(size) if verdict == UNCLEAR and size else None
-    return Cell(text or str(x), verdict, x.seeds, x.p() if bound == 0 else None, needs=needs)
+    text = text or (answered(x, margin) if margin else str(x))
+    return Cell(text, verdict, x.seeds, x.p() if bound == 0 else None, needs=needs)
 
 
 def of_none(x: Estimate, margin: float, text: str = "") -> Cell:

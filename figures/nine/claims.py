@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from claims import Cell, Cells, answered, counted, draw_agents, new_figure, of_all, of_sign
+from claims import Cell, Cells, counted, draw_agents, new_figure, of_all, of_sign
 from estimates import Estimate, finals, measured, show
 from matplotlib.figure import Figure
 from measuring import figures, intervals
@@ -144,7 +144,7 @@ def contrast(*names: str, weights: tuple[int, ...] = (1, -1)) -> Cells:
     for place in SCALED:
         of = finals(f"nine/scaling_{place.lower()}")
         x = Estimate([of[name] for name in names], weights)
-        cells[place] = of_sign(x, text=answered(x, MARGIN))
+        cells[place] = of_sign(x, margin=MARGIN)
     return cells
 
 

@@ -98,11 +98,7 @@ def each_reference() -> list[list[str]]:
 
 def rates() -> list[list[str]]:
     """Returns the rows of the table of rates. Bugs that were written later count as they were judged then."""
-    later = lambda row: "later" in row[0]
-    then = [row for row in sabotage.rates(measured("report/then")) if later(row)]
-    rows = sabotage.rates(results())
-    at = next(i for i, row in enumerate(rows) if later(row))
-    return rows[:at] + then + rows[at + len(then) :]
+    return sabotage.rates([x for x in results() if not x["new"]] + measured("report/then"))
 
 
 def later_bugs() -> list[list[str]]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
-from claims import Cells, answered, new_figure, of_seeds, of_sign
+from claims import Cells, new_figure, of_seeds, of_sign
 from estimates import PLACES, Estimate, OfSeed, by_seed, in_places, measured, plain, span
 from matplotlib.figure import Figure
 from measuring import figures, intervals
@@ -73,7 +73,8 @@ def ratio_is_nearer(env: str, of: OfSeed) -> tuple:
 
 # What the typical update does to the reward (protocol.md) -------------------------------------------------------------
 
-MARGIN, BATCHES, FIRST, LATER = 5, (2048, 50_000), (0,), (150, 300, 450)
+MARGIN, BATCHES, UPDATED = 5, (2048, 50_000), ("Hopper", "Walker2d")
+FIRST, LATER = (0,), (150, 300, 450)  # iterations
 
 
 def changes(place: str, name: str, pairs: int, iterations: Iterable[int]) -> list[dict[str, Any]]:
@@ -95,7 +96,7 @@ def spread_and_harm(place: str, name: str, pairs: int) -> dict[str, dict[str, An
     updates. Where the noise of the episodes explains all of the scatter, the share would be 0 or 1, whatever the
     interval of the mean says, so that there is none."""
     samples = mean_change(place, name, pairs).samples
-    noise = np.mean([x["noise"] ** 2 for x in changes(place, name, pairs, LATER)])
+    noise = np.mean([x["noise"] ** 2 for x in changes(place, name, pairs, LATER)])  # a variance
 
     def spread(*x: np.ndarray) -> np.ndarray:
         return np.maximum(sum(y.var(-1, ddof=1) for y in x) / len(x) - noise, 0) ** 0.5
@@ -107,10 +108,10 @@ def spread_and_harm(place: str, name: str, pairs: int) -> dict[str, dict[str, An
     return found | ({"harmful": intervals.bootstrap(harmful, *samples)} if found["spread"]["mean"] else {})
 
 
-def of_updates(name: str, pairs: int, iterations: Iterable[int] = LATER, places: Iterable[str] = PLACES[:2]) -> Cells:
+def of_updates(name: str, pairs: int, iterations: Iterable[int]) -> Cells:
     """Judges whether the typical update of an agent raises the reward."""
-    found = {place: mean_change(place, name, pairs, iterations) for place in places}
-    return {place: of_sign(x, text=answered(x, MARGIN)) for place, x in found.items()}
+    found = {place: mean_change(place, name, pairs, iterations) for place in UPDATED}
+    return {place: of_sign(x, margin=MARGIN) for place, x in found.items()}
 
 
 UPDATES = {
@@ -123,10 +124,10 @@ UPDATES = {
 
 def table_of_updates() -> Iterable[list[str]]:
     """Yields how much updates differ in what they do, and the share that lowers the reward."""
-    yield ["", *(f"{place}-v5, {x}" for place in PLACES[:2] for x in ("sd of the true changes", "share that harms"))]
+    yield ["", *(f"{place}-v5, {x}" for place in UPDATED for x in ("sd of the true changes", "share that harms"))]
     for pairs, name in ((pairs, name) for pairs in BATCHES for name in AGENTS):
         row = [f"{name}, {pairs:,} pairs"]
-        for place in PLACES[:2]:
+        for place in UPDATED:
             found = spread_and_harm(place, name, pairs)
             row.append(intervals.text(found["spread"], plain))
             row.append(intervals.text(found["harmful"], "{:.0%}".format) if "harmful" in found else "cannot be told")
