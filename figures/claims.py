@@ -331,23 +331,32 @@ def new_figure(rows: int, columns: int, height: float, **style: Any) -> tuple[Fi
     return figures.new_figure(rows, columns, (8.8, height), **style)
 
 
-def draw_agents(files: dict[str, str], agents: dict[str, str]) -> Figure:
-    """Draws the final rewards of these agents, which are named: every run, and the means with their intervals. Of each
-    environment a file is given."""
-    figure, [[axis]] = new_figure(1, 1, 0.7 + 0.45 * len(agents))
-    for (place, path), colour, marker, shift in zip(files.items(), ("#0072b2", "#d55e00"), "os", (-0.15, 0.15)):
-        of = finals(path)
-        for y, name in enumerate(agents):
-            mean, runs = Estimate([of[name]]), np.full(len(of[name]), y + 1.7 * shift)
-            axis.plot(of[name], runs, marker, color=colour, ms=3.5, alpha=0.5, mec="none")
-            axis.plot(mean.interval(), [y + shift] * 2, color=colour, lw=2)
-            label = None if y else f"{place}, {mean.seeds} seeds"
-            axis.plot(mean.mean, y + shift, marker, color=colour, ms=6, label=label)
-    axis.set_yticks(range(len(agents)), agents.values(), fontsize=9)
+def draw_rows(series: dict[str, dict[str, Estimate]], xlabel: str) -> Figure:
+    """Draws estimates, whose names are the rows, of each series a mean with its interval, and beside it dots, which are
+    the runs of one agent, or else the means of the samples."""
+    names = list(next(iter(series.values())))
+    figure, [[axis]] = new_figure(1, 1, 0.7 + 0.45 * len(names))
+    for (label, of), colour, marker, shift in zip(series.items(), ("#0072b2", "#d55e00"), "os", (-0.15, 0.15)):
+        for y, name in enumerate(names):
+            x = of[name]
+            dots = x.samples[0] if len(x.samples) == 1 else [runs.mean() for runs in x.samples]
+            axis.plot(dots, [y + 1.7 * shift] * len(dots), marker, color=colour, ms=3.5, alpha=0.5, mec="none")
+            axis.plot(x.interval(), [y + shift] * 2, color=colour, lw=2)
+            axis.plot(x.mean, y + shift, marker, color=colour, ms=6, label=None if y else label)
+    axis.set_yticks(range(len(names)), names, fontsize=9)
     axis.invert_yaxis()
-    axis.set_xlabel("final reward: dots are runs, lines 95 % intervals of the means", fontsize=9)
+    axis.set_xlabel(xlabel, fontsize=9)
     axis.legend(frameon=False, fontsize=9)
     return figure
+
+
+def draw_agents(files: dict[str, str], agents: dict[str, str]) -> Figure:
+    """Draws the final rewards of these agents, which are named. Of each environment a file is given."""
+    series = {}
+    for place, path in files.items():
+        of = {says: Estimate([finals(path)[name]]) for name, says in agents.items()}
+        series[f"{place}, {min(x.seeds for x in of.values())} seeds"] = of
+    return draw_rows(series, "final reward: dots are runs, lines 95 % intervals of the means")
 
 
 def save(figure: Figure, path: Path) -> None:

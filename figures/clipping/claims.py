@@ -43,7 +43,7 @@ def with_noclips_settings(other: str, rule: Callable[[Estimate], Cell]) -> Cells
 
 # Clipping against the learning rate (protocol.md) ---------------------------------------------------------------------
 
-MARGIN, RATES, RATED = 200, ("6e-5", "3e-4", "6e-4", "1.2e-3"), ("Hopper",)
+MARGIN, RATES, RATED = 200, ("6e-5", "3e-4", "6e-4", "1.2e-3"), ("Hopper", "Walker2d")
 LOW = "3e-5"  # on Hopper alone, added after a look
 SIDES = {"PPO": "clipped", "PPO-unclipped": "not clipped"}
 
@@ -52,6 +52,10 @@ def agents_at(place: str) -> dict[str, dict[str, Any]]:
     """Returns what was measured of each agent."""
     files = [f"clipping/rates_{place.lower()}", *["clipping/low_rate_hopper"] * (place == "Hopper")]
     return {x["label"]: x for path in files for x in measured(path)["settings"]}
+
+
+def rates_of(place: str) -> list[str]:
+    return [LOW] * (place == "Hopper") + [*RATES]
 
 
 def at_rates(place: str, side: str, rates: Iterable[str] = RATES) -> np.ndarray:
@@ -64,9 +68,9 @@ def worth_at(place: str, rate: str) -> Estimate:
     return Estimate([*at_rates(place, "PPO", [rate]), *at_rates(place, "PPO-unclipped", [rate])], (1, -1))
 
 
-def more_at_a_high_rate(place: str) -> Estimate:
-    """Returns by how much more clipping is worth at 1.2e-3 than at 3e-4."""
-    high, low = (worth_at(place, rate) for rate in ("1.2e-3", "3e-4"))
+def more_at_a_high_rate(place: str, low: str = "3e-4", high: str = "1.2e-3") -> Estimate:
+    """Returns by how much more clipping is worth at the high rate than at the low one, by default the protocol's."""
+    low, high = (worth_at(place, rate) for rate in (low, high))
     return Estimate([*high.samples, *low.samples], (1, -1, -1, 1))
 
 
@@ -103,6 +107,7 @@ CLAIMS = {
     "clipping is insurance against a high rate": lambda: of_rates(more_at_a_high_rate),
     **{f"clipping at {rate}": lambda rate=rate: of_rates(lambda place: worth_at(place, rate)) for rate in RATES},
     "clipping at the best rates": lambda: of_rates(worth_at_best),
+    "clipping is worth more at 3e-4 than at 6e-5": lambda: of_rates(lambda x: more_at_a_high_rate(x, "6e-5", "3e-4")),
     "without clipping, 3e-5 is better than 6e-5": lower_is_better,
 }
 TOGETHER = [(["clipping is insurance against a high rate"], PLACES[:2])]
@@ -110,12 +115,13 @@ TOGETHER = [(["clipping is insurance against a high rate"], PLACES[:2])]
 
 def table_of_rates() -> Iterable[list[str]]:
     """Yields of each side at each rate the mean final reward, and the median over runs of the largest mean KL."""
-    columns = [(agents_at(place), place, side) for place in RATED for side in SIDES]
-    yield ["policy's rate", *(f"{place}-v4, {SIDES[side]}{x}" for x in ("", ": KL") for _, place, side in columns)]
-    for rate in (LOW, *RATES):
-        cells = [of.get(f"{side}-{rate}") for of, _, side in columns]
-        means = [str(Estimate([np.array(x["finals"])])) if x else "" for x in cells]
-        yield [rate, *means, *(two_digits(np.median(x["largest_kl"])) if x else "" for x in cells)]
+    yield ["policy's rate", *(f"{says}{x}" for x in ("", ": KL") for says in SIDES.values())]
+    for place in RATED:
+        of = agents_at(place)
+        for rate in rates_of(place):
+            cells = [of[f"{side}-{rate}"] for side in SIDES]
+            kl = (two_digits(np.median(x["largest_kl"])) for x in cells)
+            yield [f"{place}-v4, {rate}", *(str(Estimate([np.array(x["finals"])])) for x in cells), *kl]
 
 
 TABLES = {"rates": table_of_rates}
@@ -154,19 +160,20 @@ def draw_differences() -> Figure:
 def draw_rates() -> Figure:
     """Draws the final reward against the policy's learning rate, a line for each side and a dot for each run."""
     figure, [[axis]] = new_figure(1, 1, 3.6)
+    # Lines and dots are drawn beside one another, or they would hide each other.
+    beside = {("Hopper", "clipped"): 2, ("Walker2d", "clipped"): 1}
+    beside |= {("Hopper", "not clipped"): -1, ("Walker2d", "not clipped"): -2}
     for place, colour in zip(RATED, ("#0072b2", "#d55e00")):
-        taken = [LOW] * (place == "Hopper") + [*RATES]
-        rates = np.array([float(x) for x in taken])
-        # The sides and their runs are drawn beside one another, or they would hide each other.
-        for (side, says), style, shift in zip(SIDES.items(), ("o-", "s--"), (1.025, 1 / 1.025)):
-            rewards = at_rates(place, side, taken)
-            means = [Estimate([x]) for x in rewards]
+        rates = np.array([float(x) for x in rates_of(place)])
+        for (side, says), style in zip(SIDES.items(), ("o-", "s--")):
+            rewards = at_rates(place, side, rates_of(place))
+            means, at = [Estimate([x]) for x in rewards], rates * 1.04 ** beside[place, says]
             face = colour if says == "clipped" else "white"
             label = f"{place}-v4, {says}"
-            axis.plot(rates * shift, [x.mean for x in means], style, color=colour, mfc=face, ms=7, lw=2, label=label)
-            for rate, x, mean in zip(rates * shift, rewards, means):
-                axis.plot([rate] * 2, mean.interval(), color=colour, lw=2)
-                axis.plot([rate * shift] * len(x), x, style[0], color=colour, mfc=face, ms=3, alpha=0.6)
+            axis.plot(at, [x.mean for x in means], style, color=colour, mfc=face, ms=7, lw=2, label=label)
+            for x, runs, mean in zip(at, rewards, means):
+                axis.plot([x, x], mean.interval(), color=colour, lw=2)
+                axis.plot([x * 1.018] * len(runs), runs, style[0], color=colour, mfc=face, ms=3, alpha=0.6)
     axis.set_xscale("log")
     axis.set_xticks([float(x) for x in (LOW, *RATES)], (LOW, *RATES))
     axis.minorticks_off()

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
-from claims import Cells, new_figure, of_seeds, of_sign
+from claims import Cells, draw_rows, new_figure, of_seeds, of_sign
 from estimates import PLACES, Estimate, OfSeed, by_seed, in_places, measured, plain, span
 from matplotlib.figure import Figure
 from measuring import figures, intervals
@@ -119,7 +119,7 @@ UPDATES = {
     for pairs in BATCHES
     for when, at in (("", LATER), (" of an untrained policy", FIRST))
     for name in AGENTS
-}  # joins CLAIMS when they are measured
+}  # joins CLAIMS when they are measured, and draw_updates PICTURES
 
 
 def table_of_updates() -> Iterable[list[str]]:
@@ -174,6 +174,20 @@ def draw_heldout() -> Figure:
     figure.legend(
         *axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False, fontsize=9
     )
+    return figure
+
+
+def draw_updates() -> Figure:
+    """Draws what the typical update changes: a dot a checkpoint, and the mean over checkpoints with its interval."""
+    series = {
+        f"{pairs:,} pairs": {f"{x}, {name}": mean_change(x, name, pairs) for x in UPDATED for name in AGENTS}
+        for pairs in BATCHES
+    }
+    figure = draw_rows(series, "change of the return by an update: dots are checkpoints, lines 95 % intervals of means")
+    axis = figure.axes[0]
+    axis.axvspan(-MARGIN, MARGIN, color="0.92", lw=0, zorder=0, label="margin")
+    axis.axvline(0, color="black", lw=0.8)
+    axis.legend(frameon=False, fontsize=9)
     return figure
 
 
