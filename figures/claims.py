@@ -199,12 +199,13 @@ def overall(cells: Cells) -> str:
 
 
 def name_verdict(cell: Cell) -> str:
+    where = "in" if cell.unit == "seeds" else "at"
     if cell.unit and cell.seeds == 1:
-        of = "in the one run" if cell.unit == "seeds" else cell.unit
-        return {HOLDS: "so", NOT: "not so", UNCLEAR: "cannot tell"}[cell.verdict] + f" {of}"
+        one = {"seeds": "in the one run", "checkpoints": "at the one checkpoint"}.get(cell.unit, cell.unit)
+        return {HOLDS: "so", NOT: "not so", UNCLEAR: "cannot tell"}[cell.verdict] + f" {one}"
     if cell.unit:
-        against = f"not so in {cell.against}" + f" of {cell.seeds} {cell.unit}" * (not cell.so)
-        so = f"so in {cell.so} of {cell.seeds} {cell.unit}"
+        against = f"not so {where} {cell.against}" + f" of {cell.seeds} {cell.unit}" * (not cell.so)
+        so = f"so {where} {cell.so} of {cell.seeds} {cell.unit}"
         return ", ".join([so] * (cell.so > 0 or not cell.against) + [against] * (cell.against > 0))
     holm = {None: "", True: " after Holm", False: " alone, not after Holm"}[
         cell.holm if cell.verdict != UNCLEAR else None
@@ -331,11 +332,11 @@ def new_figure(rows: int, columns: int, height: float, **style: Any) -> tuple[Fi
     return figures.new_figure(rows, columns, (8.8, height), **style)
 
 
-def draw_rows(series: dict[str, dict[str, Estimate]], xlabel: str) -> Figure:
+def draw_rows(series: dict[str, dict[str, Estimate]], xlabel: str, margin: float | None = None) -> Figure:
     """Draws estimates, whose names are the rows, of each series a mean with its interval, and beside it dots, which are
-    the runs of one agent, or else the means of the samples."""
+    the runs of one agent, or else the means of the samples. Of differences, the margin around 0 is drawn."""
     names = list(next(iter(series.values())))
-    figure, [[axis]] = new_figure(1, 1, 0.7 + 0.45 * len(names))
+    figure, [[axis]] = new_figure(1, 1, 1 + 0.45 * len(names))
     for (label, of), colour, marker, shift in zip(series.items(), ("#0072b2", "#d55e00"), "os", (-0.15, 0.15)):
         for y, name in enumerate(names):
             x = of[name]
@@ -343,10 +344,13 @@ def draw_rows(series: dict[str, dict[str, Estimate]], xlabel: str) -> Figure:
             axis.plot(dots, [y + 1.7 * shift] * len(dots), marker, color=colour, ms=3.5, alpha=0.5, mec="none")
             axis.plot(x.interval(), [y + shift] * 2, color=colour, lw=2)
             axis.plot(x.mean, y + shift, marker, color=colour, ms=6, label=None if y else label)
+    if margin:
+        axis.axvspan(-margin, margin, color="0.92", lw=0, zorder=0, label="margin")
+        axis.axvline(0, color="black", lw=0.8)
     axis.set_yticks(range(len(names)), names, fontsize=9)
     axis.invert_yaxis()
     axis.set_xlabel(xlabel, fontsize=9)
-    axis.legend(frameon=False, fontsize=9)
+    figure.legend(loc="outside upper center", ncols=3, frameon=False, fontsize=9)
     return figure
 
 

@@ -183,12 +183,9 @@ def draw_updates() -> Figure:
         f"{pairs:,} pairs": {f"{x}, {name}": mean_change(x, name, pairs) for x in UPDATED for name in AGENTS}
         for pairs in BATCHES
     }
-    figure = draw_rows(series, "change of the return by an update: dots are checkpoints, lines 95 % intervals of means")
-    axis = figure.axes[0]
-    axis.axvspan(-MARGIN, MARGIN, color="0.92", lw=0, zorder=0, label="margin")
-    axis.axvline(0, color="black", lw=0.8)
-    axis.legend(frameon=False, fontsize=9)
-    return figure
+    return draw_rows(
+        series, "change of the return by an update: dots are checkpoints, lines 95 % intervals of means", MARGIN
+    )
 
 
 PICTURES = {"heldout": draw_heldout}
