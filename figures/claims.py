@@ -199,11 +199,11 @@ def overall(cells: Cells) -> str:
 
 
 def name_verdict(cell: Cell) -> str:
-    where = "in" if cell.unit == "seeds" else "at"
     if cell.unit and cell.seeds == 1:
         one = {"seeds": "in the one run", "checkpoints": "at the one checkpoint"}.get(cell.unit, cell.unit)
         return {HOLDS: "so", NOT: "not so", UNCLEAR: "cannot tell"}[cell.verdict] + f" {one}"
     if cell.unit:
+        where = "in" if cell.unit == "seeds" else "at"
         against = f"not so {where} {cell.against}" + f" of {cell.seeds} {cell.unit}" * (not cell.so)
         so = f"so {where} {cell.so} of {cell.seeds} {cell.unit}"
         return ", ".join([so] * (cell.so > 0 or not cell.against) + [against] * (cell.against > 0))
@@ -334,7 +334,7 @@ def new_figure(rows: int, columns: int, height: float, **style: Any) -> tuple[Fi
 
 def draw_rows(series: dict[str, dict[str, Estimate]], xlabel: str, margin: float | None = None) -> Figure:
     """Draws estimates, whose names are the rows, of each series a mean with its interval, and beside it dots, which are
-    the runs of one agent, or else the means of the samples. Of differences, the margin around 0 is drawn."""
+    the runs of one agent, or else the means of the samples. A margin is drawn around 0."""
     names = list(next(iter(series.values())))
     figure, [[axis]] = new_figure(1, 1, 1 + 0.45 * len(names))
     for (label, of), colour, marker, shift in zip(series.items(), ("#0072b2", "#d55e00"), "os", (-0.15, 0.15)):

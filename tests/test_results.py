@@ -93,16 +93,20 @@ def of_later_seeds():
         yield form.format(*(Estimate([of[x] for x in reward.FOUR], y) for y in (reward.OPTIMIZATIONS, reward.STEP)))
     step = Estimate([pooled[x] for x in reward.FOUR], reward.STEP)
     assert not claims.negligible(step, reward.margin("Hopper"))  # "would no longer be negligible"
+    cell = claims.claims_of("reward")["IM: the step makes no difference"]["Hopper"]
+    pooled_cell = claims.of_none(step, reward.margin("Hopper"))
+    assert (claims.mark(cell), pooled_cell.verdict) == ("(✓)30", claims.UNCLEAR)  # "would be a ?"
 
 
 def of_the_ladder():
     ps = sorted(cells()["Hopper"].p for name, cells in reward.LADDER.items() if "is worth more" in name)
     assert 0.05 / 3 < ps[0] < 0.05 < ps[1]  # "alone and not after Holm's correction over the three"
     paper = reward.in_paper("Hopper", reward.OPTIMIZATIONS)[0]
-    for change in ("PPO-M-rates", "tanh"):  # "about as large as the one that IM finds"
+    for change in ("PPO-M-rates", "tanh"):  # "Both intervals contain what IM finds"
         low, high = reward.of_ladder("Hopper", change).interval()
         assert low < paper < high
-    yield "ends at {} and".format(plain(reward.of_ladder("Hopper", "obs-norm").interval()[1]))
+    whole = reward.ladder_difference("Hopper", "PPO-M-rates-obs-norm-tanh", "PPO-rates")
+    yield f"{reward.of_ladder('Hopper', 'obs-norm')} of {whole}"
 
 
 def at(steps, path):
@@ -484,16 +488,8 @@ def of_the_study():
 
 
 SECTIONS = of_the_reward, early_in_training, of_later_seeds, of_the_ladder, of_clipping, of_the_nine
-SECTIONS += (
-    of_the_grid,
-    of_scaling,
-    noise_of_the_nine,
-    of_steps,
-    of_gradients,
-    of_the_critic,
-    of_landscapes,
-    of_algorithms,
-)
+SECTIONS += of_the_grid, of_scaling, noise_of_the_nine, of_steps, of_gradients, of_the_critic
+SECTIONS += of_landscapes, of_algorithms
 SECTIONS += stable_baselines3, replay, replay_of_ppo, of_the_reference, of_the_study
 
 
@@ -628,6 +624,9 @@ def test_few_seeds_are_counted_and_decide_nothing(found, verdict, mark, text):
     assert (cell.verdict, cell.p, claims.mark(cell), claims.name_verdict(cell)) == (verdict, None, mark, text)
     assert claims.overall(dict(Hopper=cell)) == claims.FEW
     assert (f"least favourable {min(found):.3g}" in cell.text) is (len(found) > 1)
+    at_one, at_many = claims.counted("", [True], "checkpoints"), claims.counted("", [True, False], "checkpoints")
+    assert claims.name_verdict(at_one) == "so at the one checkpoint"
+    assert claims.name_verdict(at_many) == "so at 1 of 2 checkpoints, not so at 1"
     many = claims.Cell("", claims.HOLDS, 30, 0.001)
     assert np.sum(claims.shade(cell)[0]) > np.sum(claims.shade(many)[0])  # fewer seeds are never as dark
 
