@@ -112,7 +112,7 @@ def of_the_ladder():
         assert min(cells()[place].p for name, cells in reward.LADDER.items() if "is worth more" in name) > 0.05 / 3
     tanh = [reward.of_ladder(place, "PPO-M-rates", "tanh") for place in reward.CLIMBED]
     mean = Estimate(sum((x.samples for x in tanh), []), [w / 2 for x in tanh for w in x.weights])
-    yield f"which was added after a look, is {mean}"
+    yield f"like the two numbers before, is {mean}"
     (walker2d, _), (low, high) = (reward.of_ladder(x, "PPO-M-rates").interval() for x in reward.CLIMBED)
     papers_walker2d, papers_hopper = (reward.in_paper(x, reward.OPTIMIZATIONS)[0] for x in reward.CLIMBED)
     assert round(walker2d) == round(papers_walker2d) and low < papers_hopper < high
