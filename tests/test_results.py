@@ -698,7 +698,10 @@ def test_pictures_are_drawn_from_the_numbers(name, picture):
             *np.ravel(nine.grid()[0][1]),
             measured("nine/noise")["paired"][0]["noise"][1]["mean"]["mean"],
         ],
-        "steps": lambda: [x["heldout"]["max_ratio"] for x in measured("steps/hopper")],
+        "steps": lambda: [
+            *(x["heldout"]["max_ratio"] for x in measured("steps/hopper")),
+            *steps.mean_change("Hopper", "TRPO", 50_000).interval(),
+        ],
         "gradients": lambda: (
             [
                 2048 * x["noise_scale"]["value network"]["grad_sq"] / x["noise_scale"]["value network"]["trace"]

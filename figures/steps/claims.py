@@ -73,7 +73,7 @@ def ratio_is_nearer(env: str, of: OfSeed) -> tuple:
 
 # What the typical update does to the reward (protocol.md) -------------------------------------------------------------
 
-MARGIN, BATCHES, UPDATED = 5, (2048, 50_000), ("Hopper", "Walker2d")
+MARGIN, BATCHES, UPDATED = 5, (2048, 50_000), ("Hopper",)
 FIRST, LATER = (0,), (150, 300, 450)  # iterations
 
 
@@ -108,18 +108,43 @@ def spread_and_harm(place: str, name: str, pairs: int) -> dict[str, dict[str, An
     return found | ({"harmful": intervals.bootstrap(harmful, *samples)} if found["spread"]["mean"] else {})
 
 
-def of_updates(name: str, pairs: int, iterations: Iterable[int]) -> Cells:
-    """Judges whether the typical update of an agent raises the reward."""
-    found = {place: mean_change(place, name, pairs, iterations) for place in UPDATED}
+def gain_of_more_pairs(place: str, name: str, iterations: Iterable[int] = LATER) -> Estimate:
+    """Returns by how much more an update from many pairs raises the return than one from a training batch."""
+    few, many = (mean_change(place, name, pairs, iterations) for pairs in BATCHES)
+    return Estimate(many.samples + few.samples, [*many.weights, *(-x for x in few.weights)])
+
+
+def gained_in_training(place: str, name: str) -> list[float]:
+    """Returns by how much training raised the return from the first to the last of the later checkpoints, per update,
+    for each seed."""
+    cells = changes(place, name, BATCHES[0], LATER)
+    returns = {(x["run_seed"], x["iteration"]): np.mean([y["before"] for y in x["changes"]]) for x in cells}
+    first, *_, last = LATER
+    return [(returns[seed, last] - y) / (last - first) for (seed, at), y in sorted(returns.items()) if at == first]
+
+
+def of_updates(estimate: Callable, *of: Any) -> Cells:
+    """Judges whether the typical update raises the reward."""
+    found = {place: estimate(place, *of) for place in UPDATED}
     return {place: of_sign(x, margin=MARGIN) for place, x in found.items()}
 
 
-UPDATES = {
-    f"{name}'s update from {pairs:,} pairs{when}": lambda name=name, pairs=pairs, at=at: of_updates(name, pairs, at)
+TYPICAL = {  # the primary tests, by the size of the batch
+    pairs: {
+        f"{name}'s update from {pairs:,} pairs": lambda name=name, pairs=pairs: of_updates(mean_change, name, pairs)
+        for name in AGENTS
+    }
     for pairs in BATCHES
-    for when, at in (("", LATER), (" of an untrained policy", FIRST))
+}
+UPDATES = {name: judge for of in TYPICAL.values() for name, judge in of.items()}
+UPDATES |= {f"{x}'s gains from more pairs": lambda x=x: of_updates(gain_of_more_pairs, x) for x in AGENTS}
+UPDATES |= {
+    f"{name}'s update of an untrained policy, from {pairs:,} pairs": lambda name=name, pairs=pairs: of_updates(
+        mean_change, name, pairs, FIRST
+    )
+    for pairs in BATCHES
     for name in AGENTS
-}  # joins CLAIMS when they are measured, and draw_updates PICTURES
+}
 
 
 def table_of_updates() -> Iterable[list[str]]:
@@ -147,7 +172,9 @@ CLAIMS = {
         "PPO-M at most {} of it; PPO's step is the longer at {}", only_ppo_m_goes_far, 1
     ),
     "BLOG: the optimizations keep the ratio nearer": lambda: steps("PPO's is the smaller at {}", ratio_is_nearer),
-}
+} | UPDATES
+TOGETHER = [(list(of), PLACES[:2]) for of in TYPICAL.values()]
+TABLES = {"updates": table_of_updates}
 
 
 def draw_heldout() -> Figure:
@@ -188,4 +215,4 @@ def draw_updates() -> Figure:
     )
 
 
-PICTURES = {"heldout": draw_heldout}
+PICTURES = {"heldout": draw_heldout, "updates": draw_updates}
