@@ -320,6 +320,39 @@ def of_steps():
     assert kl[~late].min() > 0.6 and 0.25 < np.median(kl[late]) < 0.4  # "at the bound until iteration 100"
 
 
+def of_updates():
+    """What the typical update does on Hopper."""
+    cells = {(x, y): steps.changes("Hopper", x, y, steps.LATER) for x in steps.AGENTS for y in steps.BATCHES}
+    few, many = ([steps.mean_change("Hopper", x, y) for x in steps.AGENTS] for y in steps.BATCHES)
+    spreads = [steps.spread_and_harm("Hopper", x, 2048)["spread"]["mean"] for x in steps.AGENTS]
+    yield f"standard deviation of {span(spreads)}"
+    gained = [x for name in steps.AGENTS for x in steps.gained_in_training("Hopper", name)]
+    yield f"raised the return by {span(gained, 1)} an update"
+    yield f"reach {span([np.ptp(x.interval()) / 2 for x in few])} to either side"
+    gains = [claims.Cell("", "", 9, steps.gain_of_more_pairs("Hopper", x).p()) for x in steps.AGENTS]
+    claims.correct(gains)
+    assert all(x.holm for x in gains)  # "also after Holm's correction over the three"
+    promised = [np.ravel([[z["promised"] for z in y["changes"]] for y in x]) for x in cells.values()]
+    assert min(map(min, promised)) > 0
+    yield f"it rises in all {sum(map(len, promised)):,} updates"
+    yield "promises {:.3f} from 2,048 pairs and {:.3f} from 50,000".format(*(x.mean() for x in promised[:2]))
+    trpo = [x.mean() for x in many[2].samples]
+    yield f"by {max(trpo):.0f} on average at one checkpoint and lower it by {-min(trpo):.0f} at another"
+    over = [steps.over_checkpoints(x) for x in many]
+    yield f"it is {over[0]}"  # on the first page
+    assert [claims.differs(x) for x in over] == [0, 1, 0] and over[0].interval()[0] > -5  # "PPO's nearly"
+    yield f"gains from more pairs remains, {steps.over_checkpoints(many[0], few[0])}"
+    ends = {x: [y["change"]["interval"] for y in cells[x, 50_000]] for x in ("PPO", "PPO-M")}
+    [fallen] = [y["change"]["mean"] for y in cells["PPO-M", 50_000] if y["change"]["interval"][1] < 0]
+    yield f"lower the reward by {-fallen:.0f} at one checkpoint"
+    rises, falls = sum(low > 0 for low, _ in ends["PPO"]), sum(high < 0 for _, high in ends["PPO"])
+    assert falls == 0
+    yield f"raise it at {rises} of {len(ends['PPO'])} checkpoints and lower it at none"
+    yield f"changes the reward by {few[2]}"  # on the page about landscapes
+    harm = steps.in_percent(steps.spread_and_harm("Hopper", "PPO", 2048)["harmful"])
+    yield f"{few[0]} from 2,048 pairs, where {harm} lower it, and by {many[0]} from"  # on the first page
+
+
 def of_gradients():
     average = [
         gradients.average(env, of, kind)[1]
@@ -395,7 +428,6 @@ def of_landscapes():
     sides = [x for env, of in landscapes.late("PPO", landscapes.MANY, 3.0).items() if env != "Humanoid" for x in of]
     falls, rises, n = sides.count(-1), sides.count(1), len(sides)
     yield f"the reward falls at {falls} of {n} checkpoints on Walker2d and Hopper and rises at {rises}."
-    yield f"it rises at {rises} of {n} late checkpoints and falls at {falls}"
     seeds = [landscapes.steps_of(of) for env in ("walker2d", "hopper") for of in by_seed(f"landscapes/{env}", [300])]
     trpo = Estimate([np.array([x["TRPO", landscapes.FEW][1.0, 0.0]["change"]["mean"] for x in seeds])])
     yield f"(p = {trpo.p():.3f}, one of a dozen"
@@ -514,7 +546,7 @@ def of_the_study():
 
 
 SECTIONS = of_the_reward, early_in_training, of_later_seeds, of_the_ladder, of_clipping, of_the_nine
-SECTIONS += of_the_grid, of_scaling, noise_of_the_nine, of_steps, of_gradients, of_the_critic
+SECTIONS += of_the_grid, of_scaling, noise_of_the_nine, of_steps, of_updates, of_gradients, of_the_critic
 SECTIONS += of_landscapes, of_algorithms
 SECTIONS += stable_baselines3, replay, replay_of_ppo, of_the_reference, of_the_study
 

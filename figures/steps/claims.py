@@ -92,9 +92,9 @@ def mean_change(place: str, name: str, pairs: int, iterations: Iterable[int] = L
 
 def spread_and_harm(place: str, name: str, pairs: int) -> dict[str, dict[str, Any]]:
     """Returns the standard deviation of the true changes within a checkpoint, and the share of updates that lower the
-    reward, if true changes are normal with this standard deviation and the mean change, with BCa intervals over
-    updates. Where the noise of the episodes explains all of the scatter, the share would be 0 or 1, whatever the
-    interval of the mean says, so that there is none."""
+    reward, if true changes are normal with this standard deviation, with BCa intervals over updates. Their mean is that
+    over all checkpoints, as planned, or each checkpoint's own. Where the noise of the episodes explains all of the
+    scatter, the shares would be 0 or 1, whatever the intervals of the means say, so that there are none."""
     samples = mean_change(place, name, pairs).samples
     noise = np.mean([x["noise"] ** 2 for x in changes(place, name, pairs, LATER)])  # a variance
 
@@ -104,8 +104,12 @@ def spread_and_harm(place: str, name: str, pairs: int) -> dict[str, dict[str, An
     def harmful(*x: np.ndarray) -> np.ndarray:
         return stats.norm.cdf(-sum(y.mean(-1) for y in x) / len(x) / np.maximum(spread(*x), 1e-12))
 
+    def harmful_at_each(*x: np.ndarray) -> np.ndarray:
+        return sum(stats.norm.cdf(-y.mean(-1) / np.maximum(spread(*x), 1e-12)) for y in x) / len(x)
+
     found = {"spread": intervals.bootstrap(spread, *samples)}
-    return found | ({"harmful": intervals.bootstrap(harmful, *samples)} if found["spread"]["mean"] else {})
+    shares = dict(harmful=harmful, harmful_at_each=harmful_at_each) if found["spread"]["mean"] else {}
+    return found | {name: intervals.bootstrap(share, *samples) for name, share in shares.items()}
 
 
 def gain_of_more_pairs(place: str, name: str, iterations: Iterable[int] = LATER) -> Estimate:
@@ -147,16 +151,26 @@ UPDATES |= {
 }
 
 
+def in_percent(share: dict[str, Any]) -> str:
+    return "{:.0f} % [{:.0f}, {:.0f}]".format(*(100 * x for x in (share["mean"], *share["interval"])))
+
+
+def over_checkpoints(*estimates: Estimate) -> Estimate:
+    """Returns the mean of an estimate, or of the difference of two, with the checkpoints as the sample, as if the nine
+    were independent."""
+    one, *other = (np.array([x.mean() for x in of.samples]) for of in estimates)
+    return Estimate([one - other[0] if other else one])
+
+
 def table_of_updates() -> Iterable[list[str]]:
-    """Yields how much updates differ in what they do, and the share that lowers the reward."""
-    yield ["", *(f"{place}-v5, {x}" for place in UPDATED for x in ("sd of the true changes", "share that harms"))]
-    for pairs, name in ((pairs, name) for pairs in BATCHES for name in AGENTS):
-        row = [f"{name}, {pairs:,} pairs"]
-        for place in UPDATED:
-            found = spread_and_harm(place, name, pairs)
-            row.append(intervals.text(found["spread"], plain))
-            row.append(intervals.text(found["harmful"], "{:.0%}".format) if "harmful" in found else "cannot be told")
-        yield row
+    """Yields how much updates differ in what they do, the share that lowers the reward, and the mean change with
+    checkpoints as the sample."""
+    yield ["", "sd of the true changes", "share that harms", "at each checkpoint's own mean", "over checkpoints"]
+    for place, pairs, name in ((x, y, z) for x in UPDATED for y in BATCHES for z in AGENTS):
+        found = spread_and_harm(place, name, pairs)
+        row = [f"{place}-v5, {name}, {pairs:,} pairs", intervals.text(found["spread"], plain)]
+        row += [in_percent(found[x]) if x in found else "cannot be told" for x in ("harmful", "harmful_at_each")]
+        yield [*row, str(over_checkpoints(mean_change(place, name, pairs)))]
 
 
 CLAIMS = {
