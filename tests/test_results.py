@@ -643,11 +643,16 @@ def test_the_spread_of_updates_and_the_share_that_harms(monkeypatch):
     """Of 180 updates, whose true changes are normal with a mean of 6 and a standard deviation of 12, and are measured
     with noise of 10."""
     rng, made_up = np.random.default_rng(1), []
-    for iteration in 3 * [0, 150, 300, 450]:
+    for k, iteration in enumerate(3 * [0, 150, 300, 450]):
         measured_changes = rng.normal(0 if iteration else 1000, 12, 20) + rng.normal(6, 10, 20)
-        changes = [dict(mean=x) for x in measured_changes]
-        made_up.append(dict(agent="CL-PPO", step_pairs=2048, iteration=iteration, noise=10.0, changes=changes))
-        made_up.append(dict(agent="TRPO", step_pairs=2048, iteration=iteration, noise=90.0, changes=changes))
+        changes = [dict(mean=x, before=2.0 * iteration) for x in measured_changes]
+        at = dict(step_pairs=2048, iteration=iteration, run_seed=k // 4)
+        made_up.append(at | dict(agent="CL-PPO", noise=10.0, changes=changes))
+        made_up.append(at | dict(agent="TRPO", noise=90.0, changes=changes))
+        uneven = [dict(mean=x["mean"] + (-1000 if iteration == 150 else 1000)) for x in changes]
+        made_up.append(at | dict(agent="PPO-M", noise=10.0, changes=uneven))
+        more = [dict(mean=x["mean"] + 30) for x in changes]
+        made_up.append(at | dict(agent="CL-PPO", step_pairs=50_000, noise=10.0, changes=more))
     monkeypatch.setattr(steps, "measured", lambda path: made_up)
     found = steps.spread_and_harm("Hopper", "PPO", 2048)
     for name, true in dict(spread=12, harmful=stats.norm.cdf(-6 / 12)).items():
@@ -657,6 +662,15 @@ def test_the_spread_of_updates_and_the_share_that_harms(monkeypatch):
     assert later.interval()[0] < 6 < later.interval()[1] and len(later.samples) == 9
     assert first.mean == pytest.approx(1006, abs=10) and len(first.samples) == 3
     assert set(steps.spread_and_harm("Hopper", "TRPO", 2048)) == {"spread"}  # noise explains more than all
+    # At three of nine checkpoints of PPO-M every update lowers the reward, at the others none.
+    assert steps.spread_and_harm("Hopper", "PPO-M", 2048)["harmful_at_each"]["mean"] == pytest.approx(1 / 3)
+    of_nine = steps.over_checkpoints(steps.mean_change("Hopper", "PPO-M", 2048))
+    nine_means = stats.ttest_1samp(6 * [1000] + 3 * [-1000], 0).confidence_interval()
+    assert of_nine.seeds == 9 and of_nine.interval() == pytest.approx(tuple(nine_means), abs=15)
+    assert steps.gained_in_training("Hopper", "PPO") == [2, 2, 2]
+    assert steps.gain_of_more_pairs("Hopper", "PPO").mean == pytest.approx(30)
+    more, fewer = (steps.mean_change("Hopper", "PPO", x) for x in (50_000, 2048))
+    assert steps.over_checkpoints(more, fewer).interval() == pytest.approx((30, 30))
 
 
 def test_the_number_of_seeds_that_would_decide():
