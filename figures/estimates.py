@@ -40,6 +40,10 @@ def show(mean: float, low: float, high: float) -> str:
     return f"{plain(mean, digits)} [{plain(low, digits)}, {plain(high, digits)}]"
 
 
+def in_percent(share: dict[str, Any]) -> str:
+    return "{:.0f} % [{:.0f}, {:.0f}]".format(*(100 * x for x in (share["mean"], *share["interval"])))
+
+
 def span(values: Iterable[float], digits: int = 0) -> str:
     values = list(values)
     return f"{plain(min(values), digits)} to {plain(max(values), digits)}"

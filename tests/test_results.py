@@ -23,7 +23,7 @@ import claims
 import estimates
 import papers
 from claims import room
-from estimates import PLACES, Estimate, by_seed, finals, in_places, measured, plain, span
+from estimates import PLACES, Estimate, by_seed, finals, in_percent, in_places, measured, plain, span
 
 reward, clipping, nine, steps, gradients, critic, landscapes, algorithms = map(
     room, ("reward", "clipping", "nine", "steps", "gradients", "critic", "landscapes", "algorithms")
@@ -245,8 +245,7 @@ def of_the_grid():
 def of_scaling():
     """What the wide clip brings back, and what its width comes from: what scaling divides the rewards by in the end."""
     shares = [nine.brought_back(place) for place in ("Walker2d", "Hopper")]
-    texts = ["{:.0f} % [{:.0f}, {:.0f}]".format(*(100 * y for y in (x["mean"], *x["interval"]))) for x in shares]
-    yield "back {} on Walker2d and {} on Hopper".format(*texts)
+    yield "back {} on Walker2d and {} on Hopper".format(*map(in_percent, shares))
     hopper, walker2d = (finals(f"nine/scaling_{place.lower()}")["PPO-unscaled-clip"].mean() for place in nine.SCALED)
     yield f"({hopper:.0f} on Hopper, {walker2d:.0f} on Walker2d)"
     for place, setting in papers.WIDE_CLIP.items():
@@ -327,7 +326,7 @@ def of_updates():
     spreads = [steps.spread_and_harm("Hopper", x, 2048)["spread"]["mean"] for x in steps.AGENTS]
     yield f"standard deviation of {span(spreads)}"
     gained = [x for name in steps.AGENTS for x in steps.gained_in_training("Hopper", name)]
-    yield f"raised the return by {span(gained, 1)} an update"
+    yield f"changed the return by {span(gained, 1)} an update"
     yield f"reach {span([np.ptp(x.interval()) / 2 for x in few])} to either side"
     gains = [claims.Cell("", "", 9, steps.gain_of_more_pairs("Hopper", x).p()) for x in steps.AGENTS]
     claims.correct(gains)
@@ -349,8 +348,9 @@ def of_updates():
     assert falls == 0
     yield f"raise it at {rises} of {len(ends['PPO'])} checkpoints and lower it at none"
     yield f"changes the reward by {few[2]}"  # on the page about landscapes
-    harm = steps.in_percent(steps.spread_and_harm("Hopper", "PPO", 2048)["harmful"])
+    harm = in_percent(steps.spread_and_harm("Hopper", "PPO", 2048)["harmful"])
     yield f"{few[0]} from 2,048 pairs, where {harm} lower it, and by {many[0]} from"  # on the first page
+    yield f"of TRPO's {in_percent(steps.spread_and_harm('Hopper', 'TRPO', 50_000)['harmful'])} harm"
 
 
 def of_gradients():

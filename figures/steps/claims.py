@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 from claims import Cells, draw_rows, new_figure, of_seeds, of_sign
-from estimates import PLACES, Estimate, OfSeed, by_seed, in_places, measured, plain, span
+from estimates import PLACES, Estimate, OfSeed, by_seed, in_percent, in_places, measured, plain, span
 from matplotlib.figure import Figure
 from measuring import figures, intervals
 from scipy import stats
@@ -112,9 +112,9 @@ def spread_and_harm(place: str, name: str, pairs: int) -> dict[str, dict[str, An
     return found | {name: intervals.bootstrap(share, *samples) for name, share in shares.items()}
 
 
-def gain_of_more_pairs(place: str, name: str, iterations: Iterable[int] = LATER) -> Estimate:
+def gain_of_more_pairs(place: str, name: str) -> Estimate:
     """Returns by how much more an update from many pairs raises the return than one from a training batch."""
-    few, many = (mean_change(place, name, pairs, iterations) for pairs in BATCHES)
+    few, many = (mean_change(place, name, pairs) for pairs in BATCHES)
     return Estimate(many.samples + few.samples, [*many.weights, *(-x for x in few.weights)])
 
 
@@ -151,10 +151,6 @@ UPDATES |= {
 }
 
 
-def in_percent(share: dict[str, Any]) -> str:
-    return "{:.0f} % [{:.0f}, {:.0f}]".format(*(100 * x for x in (share["mean"], *share["interval"])))
-
-
 def over_checkpoints(*estimates: Estimate) -> Estimate:
     """Returns the mean of an estimate, or of the difference of two, with the checkpoints as the sample, as if the nine
     were independent."""
@@ -165,7 +161,8 @@ def over_checkpoints(*estimates: Estimate) -> Estimate:
 def table_of_updates() -> Iterable[list[str]]:
     """Yields how much updates differ in what they do, the share that lowers the reward, and the mean change with
     checkpoints as the sample."""
-    yield ["", "sd of the true changes", "share that harms", "at each checkpoint's own mean", "over checkpoints"]
+    shares = "share that harms", "the same, at each checkpoint's own mean"
+    yield ["", "sd of the true changes", *shares, "mean change, checkpoints as the sample"]
     for place, pairs, name in ((x, y, z) for x in UPDATED for y in BATCHES for z in AGENTS):
         found = spread_and_harm(place, name, pairs)
         row = [f"{place}-v5, {name}, {pairs:,} pairs", intervals.text(found["spread"], plain)]
