@@ -320,37 +320,68 @@ def of_steps():
 
 
 def of_updates():
-    """What the typical update does on Hopper."""
-    cells = {(x, y): steps.changes("Hopper", x, y, steps.LATER) for x in steps.AGENTS for y in steps.BATCHES}
-    few, many = ([steps.mean_change("Hopper", x, y) for x in steps.AGENTS] for y in steps.BATCHES)
-    spreads = [steps.spread_and_harm("Hopper", x, 2048)["spread"]["mean"] for x in steps.AGENTS]
-    yield f"standard deviation of {span(spreads)}"
-    gained = [x for name in steps.AGENTS for x in steps.gained_in_training("Hopper", name)]
-    yield f"changed the return by {span(gained, 1)} an update"
-    yield f"reach {span([np.ptp(x.interval()) / 2 for x in few])} to either side"
-    gains = [claims.Cell("", "", 9, steps.gain_of_more_pairs("Hopper", x).p()) for x in steps.AGENTS]
+    """What the typical update does."""
+    places = [(x, y) for x in steps.UPDATED for y in steps.AGENTS]  # Walker2d first
+    few, many = ({x: steps.mean_change(*x, pairs) for x in places} for pairs in steps.BATCHES)
+    found = [steps.spread_and_harm(*x, 2048) for x in places]
+    assert [set(x) for x in found].count({"spread"}) == 1 and "harmful" not in found[2]  # TRPO's on Walker2d
+    del found[2]
+    yield f"standard deviation of {span(x['spread']['mean'] for x in found)} from one batch"
+    harmful = [100 * x["harmful"]["mean"] for x in found]
+    yield f"On Hopper {span(harmful[2:])} % of the updates lower"
+    yield "On Walker2d {:.0f} % of PPO's do and {:.0f} % of PPO-M's, less surely".format(*harmful)
+    gained = {x: steps.gained_in_training(*x) for x in places}
+    yield f"changed the return by {span(sum(gained.values(), []), 1)} an update"
+    undecided = [x for x in places if claims.differs(few[x]) == 0]
+    assert set(places) - set(undecided) == {("Walker2d", "TRPO")}
+    yield f"reach {span(np.ptp(few[x].interval()) / 2 for x in undecided)} to either side"
+    for low, high, gain in ((*few[x].interval(), gained[x]) for x in undecided):
+        assert low < 0 < high and low < min(gain) and max(gain) < high  # "neither such a drift nor none"
+    for judge in steps.TYPICAL[2048], steps.TYPICAL[50_000]:
+        assert len(judge) * len(steps.UPDATED) == 6  # "counts six tests for each size of the batch"
+    gains = [claims.Cell("", "", 9, steps.gain_of_more_pairs(*x).p()) for x in places]
     claims.correct(gains)
-    assert all(x.holm for x in gains)  # "also after Holm's correction over the three"
-    promised = [np.ravel([[z["promised"] for z in y["changes"]] for y in x]) for x in cells.values()]
-    assert min(map(min, promised)) > 0
-    yield f"it rises in all {sum(map(len, promised)):,} updates"
-    yield "promises {:.3f} from 2,048 pairs and {:.3f} from 50,000".format(*(x.mean() for x in promised[:2]))
-    trpo = [x.mean() for x in many[2].samples]
+    assert all(x.holm for x in gains)  # "also after Holm's correction over the six"
+    cells = {(*x, y): steps.changes(*x, y, steps.LATER) for x in places for y in steps.BATCHES}
+    promised = {x: np.ravel([[z["promised"] for z in y["changes"]] for y in of]) for x, of in cells.items()}
+    assert min(map(min, promised.values())) > 0
+    yield f"it rises in all {sum(map(len, promised.values())):,} updates"
+    hopper, walker2d = ([promised[x, "PPO", y].mean() for y in steps.BATCHES] for x in ("Hopper", "Walker2d"))
+    yield f"promises {hopper[0]:.3f} on Hopper and {walker2d[0]:.3f} on Walker2d from 2,048 pairs"
+    yield f"{hopper[1]:.3f} and {walker2d[1]:.3f} from 50,000, each"
+    trpo = [x.mean() for x in many["Hopper", "TRPO"].samples]
     yield f"by {max(trpo):.0f} on average at one checkpoint and lower it by {-min(trpo):.0f} at another"
-    over = [steps.over_checkpoints(x) for x in many]
-    yield f"it is {over[0]}"  # on the first page
-    assert [claims.differs(x) for x in over] == [0, 1, 0] and over[0].interval()[0] > -5  # "PPO's nearly"
-    yield f"gains from more pairs remains, {steps.over_checkpoints(many[0], few[0])}"
-    ends = {x: [y["change"]["interval"] for y in cells[x, 50_000]] for x in ("PPO", "PPO-M")}
-    [fallen] = [y["change"]["mean"] for y in cells["PPO-M", 50_000] if y["change"]["interval"][1] < 0]
+    over = [steps.over_checkpoints(many[x]) for x in places]
+    yield f"But Hopper's {str(over[3]).split()[0]} is {str(over[3]).split(maxsplit=1)[1]} with"  # on the first page
+    assert [claims.differs(x) for x in over] == [1, 1, 1, 0, 1, 0] and over[3].interval()[0] > -5  # "nearly PPO's"
+    more = [steps.over_checkpoints(many[x], few[x]) for x in places]
+    assert [claims.differs(x) for x in more] == [1, 1, 1, 1, 0, 0]
+    yield f"for PPO on Hopper, {more[3]}"
+    [fallen] = [x["change"]["mean"] for x in cells["Hopper", "PPO-M", 50_000] if x["change"]["interval"][1] < 0]
     yield f"lower the reward by {-fallen:.0f} at one checkpoint"
-    rises, falls = sum(low > 0 for low, _ in ends["PPO"]), sum(high < 0 for _, high in ends["PPO"])
+    ends = [x["change"]["interval"] for place in steps.UPDATED for x in cells[place, "PPO", 50_000]]
+    rises, falls = sum(low > 0 for low, _ in ends), sum(high < 0 for _, high in ends)
     assert falls == 0
-    yield f"raise it at {rises} of {len(ends['PPO'])} checkpoints and lower it at none"
-    yield f"changes the reward by {few[2]}"  # on the page about landscapes
-    harm = in_percent(steps.spread_and_harm("Hopper", "PPO", 2048)["harmful"])
-    yield f"{few[0]} from 2,048 pairs, where {harm} lower it, and by {many[0]} from"  # on the first page
-    yield f"of TRPO's {in_percent(steps.spread_and_harm('Hopper', 'TRPO', 50_000)['harmful'])} harm"
+    yield f"raise it at {rises} of {len(ends)} checkpoints and lower it at none"
+    trpo = "Walker2d", "TRPO"
+    yield f"gains {many[trpo].mean:.0f} on Walker2d, where training gained {span(gained[trpo], 1)} by each of its own"
+    harm = steps.spread_and_harm("Hopper", "TRPO", 50_000)
+    yield f"There, {in_percent(harm['harmful'])} of TRPO's updates lower"
+    yield f"or {in_percent(harm['harmful_at_each'])} with each checkpoint's own mean"
+    untrained = [steps.mean_change(*x, y, steps.FIRST) for x in places[:3] for y in steps.BATCHES]
+    assert all(0 < x.ends()[0] and x.ends()[1] < steps.MARGIN for x in untrained)  # "by less than the margin"
+    hopper, walker2d = ([of[x, "PPO"] for of in (few, many)] for x in ("Hopper", "Walker2d"))
+    yield f"{hopper[0]} on Hopper-v5 and {walker2d[0]} on Walker2d-v5 from 2,048 pairs"  # on the first page
+    yield f"and by {hopper[1]} and {walker2d[1]} from 50,000, where CL sees it fall"
+    of_places = [steps.spread_and_harm(x, "PPO", y) for y in steps.BATCHES for x in steps.UPDATED]
+    shares = [x["harmful"]["mean"] for x in of_places]
+    assert all(0.4 < x < 0.5 for x in shares[:2]) and all(x < 0.15 for x in shares[2:])  # "a coin flip", "most help"
+
+    def at_300(name, pairs):
+        samples = sum((steps.mean_change(x, name, pairs, (300,)).samples for x in steps.UPDATED), [])
+        return Estimate(samples, [1 / len(samples)] * len(samples))
+
+    yield f"2,048 pairs change the reward by {at_300('TRPO', 2048)}, and PPO's from 50,000 by {at_300('PPO', 50_000)}"
 
 
 def of_gradients():

@@ -73,7 +73,7 @@ def ratio_is_nearer(env: str, of: OfSeed) -> tuple:
 
 # What the typical update does to the reward (protocol.md) -------------------------------------------------------------
 
-MARGIN, BATCHES, UPDATED = 5, (2048, 50_000), ("Hopper",)
+MARGIN, BATCHES, UPDATED = 5, (2048, 50_000), ("Walker2d", "Hopper")
 FIRST, LATER = (0,), (150, 300, 450)  # iterations
 
 
@@ -165,7 +165,8 @@ def table_of_updates() -> Iterable[list[str]]:
     yield ["", "sd of the true changes", *shares, "mean change, checkpoints as the sample"]
     for place, pairs, name in ((x, y, z) for x in UPDATED for y in BATCHES for z in AGENTS):
         found = spread_and_harm(place, name, pairs)
-        row = [f"{place}-v5, {name}, {pairs:,} pairs", intervals.text(found["spread"], plain)]
+        seen = intervals.text(found["spread"], plain) if found["spread"]["mean"] else "hidden by the noise of episodes"
+        row = [f"{place}-v5, {name}, {pairs:,} pairs", seen]
         row += [in_percent(found[x]) if x in found else "cannot be told" for x in ("harmful", "harmful_at_each")]
         yield [*row, str(over_checkpoints(mean_change(place, name, pairs)))]
 
