@@ -324,7 +324,7 @@ def of_updates():
     places = [(x, y) for x in steps.UPDATED for y in steps.AGENTS]  # Walker2d first
     few, many = ({x: steps.mean_change(*x, pairs) for x in places} for pairs in steps.BATCHES)
     found = [steps.spread_and_harm(*x, 2048) for x in places]
-    assert [set(x) for x in found].count({"spread"}) == 1 and "harmful" not in found[2]  # TRPO's on Walker2d
+    assert [x for x, y in zip(places, found) if "harmful" not in y] == [("Walker2d", "TRPO")]  # "cannot be told"
     del found[2]
     yield f"standard deviation of {span(x['spread']['mean'] for x in found)} from one batch"
     harmful = [100 * x["harmful"]["mean"] for x in found]
@@ -337,8 +337,6 @@ def of_updates():
     yield f"reach {span(np.ptp(few[x].interval()) / 2 for x in undecided)} to either side"
     for low, high, gain in ((*few[x].interval(), gained[x]) for x in undecided):
         assert low < 0 < high and low < min(gain) and max(gain) < high  # "neither such a drift nor none"
-    for judge in steps.TYPICAL[2048], steps.TYPICAL[50_000]:
-        assert len(judge) * len(steps.UPDATED) == 6  # "counts six tests for each size of the batch"
     gains = [claims.Cell("", "", 9, steps.gain_of_more_pairs(*x).p()) for x in places]
     claims.correct(gains)
     assert all(x.holm for x in gains)  # "also after Holm's correction over the six"
@@ -376,7 +374,8 @@ def of_updates():
     shares = [steps.spread_and_harm(x, "PPO", 2048)["harmful"]["mean"] for x in steps.UPDATED]
     assert all(0.4 < x < 0.5 for x in shares)  # "nearly a coin flip"
     some = [("Walker2d", "PPO"), ("Hopper", "PPO"), ("Hopper", "PPO-M"), ("Walker2d", "TRPO")]
-    assert all(steps.spread_and_harm(*x, 50_000)["harmful"]["interval"][1] < 0.3 for x in some)  # "few of them harm"
+    shares = [steps.spread_and_harm(*x, 50_000)[y] for x in some for y in ("harmful", "harmful_at_each")]
+    assert max(x["interval"][1] for x in shares) < 0.4  # "well below a half of them harm"
 
     def at_300(name, pairs):
         samples = sum((steps.mean_change(x, name, pairs, (300,)).samples for x in steps.UPDATED), [])
