@@ -3,34 +3,17 @@
 # dependencies = ["torch==2.13.0", "gymnasium[mujoco]==1.4.0", "mujoco==4.0.0", "numpy==2.4.6", "tyro==1.0.17",
 #   "tensorboard==2.21.0", "tqdm==4.70.1", "filelock==4.2.12"]
 # ///
-"""TRPO: the core of trust region policy optimization (Schulman et al. 2015) with none of the nine code-level
-optimizations, as "Implementation Matters in Deep Policy Gradients" (Engstrom, Ilyas et al., ICLR 2020; "IM" below)
-defines it in its Table 1.
+"""TRPO, the natural gradient of Schulman et al. 2015, with none of the nine code-level optimizations of
+"Implementation Matters in Deep Policy Gradients" (Engstrom, Ilyas et al. 2020; "IM" below), as in its Table 1.
 
-    train                 repeat
-    rollout                   take num_steps steps with pi in each environment, which gives s, a, r and s'
-    estimate_advantages       delta_t = r_t + gamma V(s'_t) - V(s_t), where V(s') = 0 after a terminal state
-                              A_t = sum over l of (gamma gae_lambda)^l delta_{t+l}, to the end of the episode or of
-                              the rollout (Schulman et al. 2016, eq. 16)
-                              target_t = A_t + V(s_t)
-    update                    pi_old = pi
-    fit                       value_epochs times, for each minibatch of the shuffled batch
-    value_loss                    minimize the mean of (V(s) - target)^2, with a step of Adam
-    objective                 normalize A; L(pi) = the mean of ratio A, where ratio = pi(a|s) / pi_old(a|s)
-                              (Schulman et al. 2015, eq. 14), and g = its gradient at pi_old
-    conjugate_gradient        x = (F + cg_damping)^-1 g, where
-    fisher_vector_product         F = the Hessian of the mean KL(pi_old || pi) at pi_old (appendix C)
-    natural_gradient_step     step = x sqrt(2 max_kl / x^T (F + cg_damping) x)
-    line_search               pi takes the first of step, backtrack_ratio step, backtrack_ratio^2 step, ... that raises
-                              L enough and keeps the mean KL within max_kl
+An iteration takes num_steps steps (`rollout`), estimates A by GAE and targets A + V(s) (`estimate_advantages`), and
+steps V on (V(s) - target)^2 with Adam. Then pi takes a step along F^-1 g, where g is the gradient of ratio A and F the
+Fisher matrix, as long as the KL allows (`update`, `natural_gradient_step`).
 
-    python algos/trpo.py                                        # Hopper-v5, 1M steps
-    python algos/trpo.py --env-id Walker2d-v5 --max-kl 0.04     # another environment, a smaller trust region
-    diff algos/ppo_m.py algos/trpo.py                           # what makes it TRPO: the step
+    diff algos/ppo_m.py algos/trpo.py                        # what makes it TRPO
 
-The same command again continues an interrupted run from its newest checkpoint, bit for bit. The defaults are from IM's
-Table 6 for Hopper. "The released code" is MadryLab/implementation-matters, commit 1b8af2d (April 2020), to which the
-published paper links.
+Rerun the same command to resume an interrupted run, to the same bits. "The released code" is
+MadryLab/implementation-matters, commit 1b8af2d, to which IM links.
 """
 
 from __future__ import annotations
@@ -40,33 +23,28 @@ import hashlib
 import json
 import math
 import os
+import platform
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, fields, replace
-from functools import partial
+from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 import gymnasium as gym
 import mujoco
 import numpy as np
 import torch
 import tyro
-from filelock import FileLock, Timeout
+from filelock import FileLock
 from torch import Tensor, nn
-
-# scan is a prototype feature of torch: a loop that stays a loop when it is compiled. If it were miscompiled,
-# test_compiled_update_is_the_eager_one in tests/test_mathematics.py would fail.
-from torch._higher_order_ops import scan
-from torch.distributions import Independent, Normal, kl_divergence
+from torch._higher_order_ops import scan  # a prototype of torch's: a loop that stays a loop when it is compiled
+from torch.distributions import Distribution, Independent, Normal, kl_divergence
 from torch.func import functional_call, grad, grad_and_value, jvp
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
-
-# Arguments and state -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -76,9 +54,9 @@ class Args:
     seed: int = 1  # seed of all random numbers
 
     num_envs: int = 1  # environments, stepped one after another
-    num_steps: int = 2048  # steps of each environment in an iteration
-    num_minibatches: int = 32  # minibatches that an epoch of the value update divides the batch into
-    value_epochs: int = 10  # passes of the value update over the batch
+    num_steps: int = 2048  # steps per environment per iteration
+    num_minibatches: int = 32  # minibatches per epoch of value updates
+    value_epochs: int = 10  # epochs of value updates per batch
     value_lr: float = 2e-4  # Adam learning rate of the value network
     max_kl: float = 0.13  # delta: largest mean KL(old || new) of a step, in nats; sb3-contrib's is ours / action size
     fisher_fraction: float = 0.1  # fraction of the batch's states that Fisher-vector products average over
@@ -88,313 +66,257 @@ class Args:
     backtrack_ratio: float = 0.5  # each step size that it tries is this fraction of the one before
     gamma: float = 0.99  # discount factor
     gae_lambda: float = 0.95  # lambda of generalized advantage estimation
-    entropy_coef: float = 0.0  # coefficient of the entropy in the objective; may be negative
+    entropy_coef: float = 0.0  # coefficient of the entropy bonus; may be negative
     policy_hidden: tuple[int, ...] = (64, 64)  # sizes of the policy's hidden layers
     value_hidden: tuple[int, ...] = (64, 64)  # sizes of the value network's hidden layers
     bootstrap_truncation: bool = True  # bootstrap from V at a time limit; off: treat it as a terminal state
-    bound_action: Literal["no", "clip", "tanh"] = "no"  # how actions reach the environment: as drawn, clipped, squashed
+    bound_action: Literal["no", "clip"] = "no"  # how actions reach the environment: as drawn, clipped
 
-    compile: bool = True  # compile the updates: 5 to 25 seconds once, then 10 times faster than --no-compile
+    compile: bool = True  # compile the updates: 5 to 25 seconds once, then 10 to 20 times faster; needs a C++ compiler
     runs_dir: str = "runs"  # folder of all runs
     run_name: str = ""  # folder of this run inside runs_dir; default: environment, algorithm, non-default flags, seed
-    checkpoint_every: int = 25  # iterations between checkpoints; after each, all environments begin a new episode
-    overwrite: bool = False  # start over, deleting the checkpoints and logs of an earlier run in the run folder
-
-
-@dataclass
-class State:
-    """Everything that training changes. A checkpoint holds all of it except the actors."""
-
-    actors: list[Actor]
-    rng: np.random.Generator
-    policy: Policy
-    value: nn.Sequential  # observations [B, obs] -> values [B]
-    value_adam: list[Tensor]  # moments m [P] and v [P], number of steps t
-    iteration: int = 0  # iterations done
-    global_step: int = 0  # environment steps done
-
-
-@dataclass
-class Actor:
-    """An environment and its unfinished episode."""
-
-    env: gym.Env
-    obs: np.ndarray | None = None  # [obs] current observation as the networks see it; None: a new episode is due
-    episode_return: float = 0.0  # sum of the raw rewards
-    episode_length: int = 0
-
-
-# Loop ----------------------------------------------------------------------------------------------------------------
+    checkpoint_every: int = 25  # iterations between checkpoints; changes nothing but where an interrupted run resumes
 
 
 def train(args: Args) -> None:
     """Trains to the end, from the newest checkpoint in the run folder or else from the beginning."""
-    state = initial_state(args, make_actors(args))
+    state = State(args)
     with open_run(args, state) as run:
-        while state.global_step < planned_steps(args):
-            begin_episodes(args, state)
-            experience = rollout(args, state)
-            batch = estimate_advantages(args, state, experience)
+        while state.global_step < state.planned_steps:
+            steps, episodes = rollout(args, state)
+            batch = estimate_advantages(args, state, steps)
             statistics = update(args, state, batch)  # also advances state.iteration and state.global_step
-            record(args, run, state, statistics, experience["episodes"])
+            record(args, run, state, steps, episodes, statistics)
 
 
-def planned_steps(args: Args) -> int:
-    """Environment steps after which a run ends: total_timesteps, rounded down to a multiple of num_envs * num_steps."""
-    return args.total_timesteps - args.total_timesteps % (args.num_envs * args.num_steps)
+def value_loss(args: Args, values: Tensor, batch: dict[str, Tensor]) -> Tensor:
+    """Mean squared error of the values [B] to the value targets."""
+    assert values.shape == batch["value_targets"].shape  # [B, 1] would silently broadcast to errors [B, B]
+    return ((values - batch["value_targets"]) ** 2).mean()
 
 
-# Rollout -------------------------------------------------------------------------------------------------------------
+def policy_loss(args: Args, pi: Independent, batch: dict[str, Tensor]) -> Tensor:
+    """Minus the surrogate (Schulman et al. 2015, eq. 14), minus the entropy bonus."""
+    # Advantages are normalized over the batch, as in baselines, though not in the paper; IM does not count this.
+    advantages = (batch["advantages"] - batch["advantages"].mean()) / (batch["advantages"].std() + 1e-8)
+    ratios = torch.exp(pi.log_prob(batch["actions"]) - batch["old_log_probs"])
+    surrogate = (ratios * advantages).mean()
+    return -(surrogate + args.entropy_coef * pi.entropy().mean())
 
 
-def begin_episodes(args: Args, state: State) -> None:
-    """Starts new episodes after every checkpoint, whether or not the run was interrupted there. So no simulator has to
-    be saved, and a continued run is bit for bit the uninterrupted one wherever reset(seed=...) fixes the environment.
-    The episodes that are cut off here are not counted."""
-    if state.iteration % args.checkpoint_every == 0:
-        state.actors = [Actor(actor.env) for actor in state.actors]
+class State:
+    """Everything that training changes. A checkpoint holds all of it except the environments."""
+
+    def __init__(self, args: Args):
+        self.workers = [Worker(make_unsquashed_env(args)) for _ in range(args.num_envs)]
+        env = self.workers[0].env
+        obs_size, action_size = env.observation_space.shape[0], env.action_space.shape[0]
+        self.rng = np.random.default_rng(args.seed)
+        generator = torch.Generator().manual_seed(args.seed)
+        self.policy = Policy(relu_mlp((obs_size, *args.policy_hidden, action_size), generator))
+        self.value = relu_mlp((obs_size, *args.value_hidden, 1), generator).append(nn.Flatten(0))  # [B, 1] -> [B]
+        # Adam's moments m and v, and the number t of its steps. It is float64 because 1 - 0.999^t needs the digits.
+        size = sum(p.numel() for p in self.value.parameters())
+        self.value_adam = [torch.zeros(size), torch.zeros(size), torch.zeros(()).double()]
+        self.iteration = 0  # iterations done
+        self.global_step = 0  # environment steps done
+        self.planned_steps = args.total_timesteps - args.total_timesteps % (args.num_envs * args.num_steps)
 
 
-def rollout(args: Args, state: State) -> dict[str, Any]:
-    """Takes num_steps steps with the current policy in one environment after another. An episode that is unfinished
-    then continues in the next rollout.
+@dataclass
+class Worker:
+    """An environment and its unfinished episode, which a resumed run plays again: no simulator has to be saved."""
 
-    Returns arrays with one row per step, B = num_envs * num_steps in all: obs and next_obs [B, obs] as the networks see
-    them, actions [B, action] as drawn, rewards [B], terminations [B] where V(s') counts as 0, ends
-    [B] where the next row belongs to another episode or environment; and episodes, the raw return and the length of
-    each that ended."""
-    rows, episodes = [], []
-    policy_mean = numpy_forward(state.policy.mean)
-    std = state.policy.log_std.detach().exp().numpy()
-    for actor in state.actors:  # On one core, stepping them side by side would gain nothing.
-        noise = std * state.rng.standard_normal((args.num_steps, len(std)), dtype=np.float32)
-        for t in range(args.num_steps):
-            if actor.obs is None:  # A seed per episode: no generator of the environment has to be saved.
-                first_obs, _ = actor.env.reset(seed=int(state.rng.integers(2**31)))
-                actor.obs = first_obs.astype(np.float32)
-            # Acting needs no values and no log-probabilities: one pass over the whole batch computes them later.
-            action = policy_mean(actor.obs) + noise[t]
-            raw_obs, reward, terminated, truncated, _ = actor.env.step(bound_action(args, actor.env, action))
-            actor.episode_return += float(reward)
-            actor.episode_length += 1
-            obs, actor.obs = actor.obs, raw_obs.astype(np.float32)
-            row = dict(
-                obs=obs,
-                actions=action,
-                next_obs=actor.obs,
-                rewards=float(reward),
-                # A time limit is not a terminal state: we bootstrap from V of the final observation (Pardo et al.
-                # 2018). The released code treats it as one, and so does --no-bootstrap-truncation.
-                terminations=bool(terminated or (truncated and not args.bootstrap_truncation)),
-                # Nor is the end of the rollout: we bootstrap from V of the next observation, the released code from
-                # V of the last state itself.
-                ends=bool(terminated or truncated or t == args.num_steps - 1),
-            )
-            rows.append(row)
-            if terminated or truncated:
-                # Every episode counts. The released code leaves out one that ends on the batch's last step.
-                episodes.append((actor.episode_return, actor.episode_length))
-                actor.obs, actor.episode_return, actor.episode_length = None, 0.0, 0
-    return {name: np.array([row[name] for row in rows]) for name in rows[0]} | dict(episodes=episodes)
+    env: gym.Env
+    obs: np.ndarray | None = None  # [obs] as the networks see it; None: a new episode is due
+    raw_obs: np.ndarray | None = None  # [obs] as the environment returned it
+    seed: int = 0
+    actions: list[np.ndarray] = field(default_factory=list)  # each [action], as drawn
+    episode_return: float = 0.0  # sum of the raw rewards
 
 
-def numpy_forward(network: nn.Sequential) -> Callable[[np.ndarray], np.ndarray]:
-    """The network as a function of one observation, [in] -> [out]. It is implemented a second time, in numpy, because a
-    single row takes 5 us here and 50 in torch, where a whole environment step takes about 100."""
-    activations = {
-        nn.Tanh: np.tanh,
-        nn.ReLU: lambda x: np.maximum(x, 0),
-        nn.SiLU: lambda x: x * (1 + np.tanh(x / 2)) / 2,  # x sigmoid(x), in a form that cannot overflow
-    }
-    activation = activations[type(network[1])]
+def relu_mlp(sizes: tuple[int, ...], generator: torch.Generator) -> nn.Sequential:
+    """Linear layers of the given sizes, with ReLU between them."""
+    layers = [layer for pair in pairwise(sizes) for layer in (nn.Linear(*pair), nn.ReLU())][:-1]
+    for layer in layers[::2]:
+        nn.init.zeros_(layer.bias)
+        nn.init.xavier_uniform_(layer.weight, generator=generator)
+    return nn.Sequential(*layers)
+
+
+class Policy(nn.Module):
+    """Observations [B, obs] -> Gaussians over actions [B, action], whose std does not depend on the state."""
+
+    def __init__(self, mean: nn.Sequential):
+        super().__init__()
+        self.mean = mean
+        self.log_std = nn.Parameter(torch.zeros(mean[-1].out_features))
+
+    def forward(self, obs: Tensor) -> Independent:
+        means = self.mean(obs)
+        return Independent(Normal(means, self.log_std.exp().expand_as(means)), 1)
+
+
+def make_unsquashed_env(args: Args) -> gym.Env:
+    """The environment, with actions that are clipped, as in Stable-Baselines3 and CleanRL, or as they were drawn."""
+    mujoco.set_mju_user_warning(lambda _: None)  # Some models would write MUJOCO_LOG.TXT to the working folder.
+    try:
+        env = gym.make(args.env_id, disable_env_checker=True)
+        obs_space, action_space = env.observation_space, env.action_space
+        for name, space in dict(observations=obs_space, actions=action_space).items():
+            if not isinstance(space, gym.spaces.Box) or len(space.shape) != 1 or space.shape[0] == 0:
+                raise ValueError(f"{name} must be a flat Box, not {space}")
+        if args.bound_action == "clip":
+            env = gym.wrappers.ClipAction(env)
+        for obs in (env.reset(seed=0)[0], env.step(np.zeros(action_space.shape, np.float32))[0]):
+            if np.shape(obs) != obs_space.shape:  # It would be broadcast silently.
+                raise ValueError(f"it returns an observation of shape {np.shape(obs)} instead of {obs_space.shape}")
+    except Exception as error:  # A user's own environment can raise anything.
+        raise BadInput(f"--env-id {args.env_id}: {type(error).__name__}: {error}") from error
+    return env
+
+
+def relu_forward(network: nn.Sequential) -> Callable[[np.ndarray], np.ndarray]:
+    """The network as a function of one observation, [in] -> [out], in numpy, in a tenth of torch's time."""
     *hidden, (out_weight, out_bias) = [(x.weight.detach().numpy(), x.bias.detach().numpy()) for x in network[::2]]
 
     def forward(x: np.ndarray) -> np.ndarray:
         for weight, bias in hidden:
-            x = activation(weight.dot(x) + bias)
+            x = np.maximum(weight.dot(x) + bias, 0)
         return out_weight.dot(x) + out_bias
 
     return forward
 
 
-def bound_action(args: Args, env: gym.Env, action: np.ndarray) -> np.ndarray:
-    """The action as drawn -> what the environment gets. We treat this map as part of the environment, so
-    log-probabilities, ratios and KL always refer to the Gaussian before it."""
-    if args.bound_action == "no":
-        # As in the released code. MuJoCo limits the controls itself, but the reward's control cost is that of the whole
-        # action: for Humanoid's first actions it is 8 times as large.
-        return action.copy()  # because an environment may change the array that it gets
-    low, high = env.action_space.low, env.action_space.high
-    if args.bound_action == "clip":  # as Stable-Baselines3 and CleanRL do
-        return action.clip(low, high)
-    return low + (high - low) * 0.5 * (np.tanh(action) + 1)
-
-
-# Advantages ----------------------------------------------------------------------------------------------------------
+def rollout(args: Args, state: State) -> tuple[dict[str, np.ndarray], list[tuple[float, int]]]:
+    """Takes num_steps steps with the current policy in one environment after another. Returns arrays with a row per
+    step: obs and next_obs [B, obs] as the networks see them, actions [B, action] as drawn, rewards, terminations (V(s')
+    is 0) and ends (of an episode or the rollout) [B]; and the raw return and length of each episode that ended."""
+    rows, episodes = [], []
+    policy_mean = relu_forward(state.policy.mean)
+    std = state.policy.log_std.detach().exp().numpy()
+    for k, worker in enumerate(state.workers):
+        noise = std * state.rng.standard_normal((args.num_steps, len(std)), dtype=np.float32)
+        for t in range(args.num_steps):
+            if worker.obs is None:
+                seed = int(state.rng.integers(2**31))  # Seeding every episode spares us saving the environment's RNG.
+                obs = worker.env.reset(seed=seed)[0].astype(np.float32)
+                worker = state.workers[k] = Worker(worker.env, obs, seed=seed)
+            # Acting needs no values and no log-probabilities: one pass over the whole batch computes them later.
+            obs, action = worker.obs, policy_mean(worker.obs) + noise[t]
+            worker.raw_obs, raw_reward, terminated, truncated, _ = worker.env.step(action.copy())  # may change it
+            worker.actions.append(action)
+            worker.episode_return += float(raw_reward)
+            worker.obs = next_obs = worker.raw_obs.astype(np.float32)
+            # A time limit is not a terminal state: we bootstrap from V of the final observation (Pardo et al. 2018),
+            # as we do at the end of the rollout. The released code does neither.
+            termination = bool(terminated or (truncated and not args.bootstrap_truncation))
+            end = bool(terminated or truncated or t == args.num_steps - 1)
+            rows.append((obs, action, float(raw_reward), next_obs, termination, end))
+            if terminated or truncated:
+                episodes.append((worker.episode_return, len(worker.actions)))
+                worker.obs = None
+    names = ("obs", "actions", "rewards", "next_obs", "terminations", "ends")
+    return {name: np.array(x) for name, x in zip(names, zip(*rows))}, episodes
 
 
 @torch.no_grad()
-def estimate_advantages(args: Args, state: State, experience: dict[str, Any]) -> dict[str, Tensor]:
-    """A rollout -> the batch that the losses and `update` take, tensors over its B steps: obs [B, obs]; actions
-    [B, action]; old_means and old_stds [B, action] and old_log_probs [B] of the policy that acted; old_values [B] of
-    the value network before its fit; advantages [B] by GAE (Schulman et al. 2016, eq. 16); value_targets [B]."""
-    obs, next_obs, actions = (torch.from_numpy(experience[name]) for name in ("obs", "next_obs", "actions"))
+def estimate_advantages(args: Args, state: State, steps: dict[str, np.ndarray]) -> dict[str, Tensor]:
+    """The steps of a rollout -> the batch of B steps that the losses take. What is called old precedes the update."""
+    obs, actions, next_obs = (torch.from_numpy(steps[name]) for name in ("obs", "actions", "next_obs"))
     # The next values are not old_values[1:], because after the end of an episode the next row starts another one.
-    old_policy, old_values, next_values = state.policy(obs), state.value(obs), state.value(next_obs)
-    next_values[torch.from_numpy(experience["terminations"])] = 0.0
-
-    # GAE is computed in Python floats, because the recursion would be slow in torch, and in float32 it would accumulate
-    # rounding. The exact gradient of the discounted return would also weight step t of an episode by gamma^t; like
-    # almost every implementation, we leave that out.
-    deltas = experience["rewards"] + args.gamma * next_values.double().numpy() - old_values.double().numpy()
-    sums, ends = deltas.tolist(), experience["ends"].tolist()
-    for t in reversed(range(len(sums) - 1)):
+    old_pi, old_values, next_values = state.policy(obs), state.value(obs), state.value(next_obs)
+    next_values[torch.from_numpy(steps["terminations"])] = 0.0
+    # GAE (Schulman et al. 2016, eq. 16), in Python floats, because in float32 the recursion would accumulate rounding.
+    # Like almost every implementation, we leave out the weight gamma^t that the exact gradient gives to step t.
+    deltas = steps["rewards"] + args.gamma * next_values.double().numpy() - old_values.double().numpy()
+    advantages, ends = deltas.tolist(), steps["ends"].tolist()
+    for t in reversed(range(len(advantages) - 1)):
         if not ends[t]:
-            sums[t] += args.gamma * args.gae_lambda * sums[t + 1]
-    advantages = torch.tensor(sums)
-
+            advantages[t] += args.gamma * args.gae_lambda * advantages[t + 1]
+    advantages = torch.tensor(advantages)
     batch = dict(obs=obs, actions=actions, advantages=advantages, value_targets=advantages + old_values)
-    batch |= dict(old_means=old_policy.mean, old_stds=old_policy.stddev, old_values=old_values)
-    return batch | dict(old_log_probs=old_policy.log_prob(actions))
+    batch |= dict(old_means=old_pi.mean, old_stds=old_pi.stddev, old_values=old_values)
+    return batch | dict(old_log_probs=old_pi.log_prob(actions))
 
 
-# Update --------------------------------------------------------------------------------------------------------------
-
-
+@torch.no_grad()
 def update(args: Args, state: State, batch: dict[str, Tensor]) -> dict[str, float]:
-    """One iteration's whole update: value_epochs passes of the value network over the batch, then one natural-gradient
-    step of the policy. Changes the state in place and returns the iteration's statistics."""
-    # The value network comes first, as in the released code. The advantages are fixed by now, so neither update sees
-    # what the other does.
-    rows = shuffled_minibatches(args, state.rng, batch, args.value_epochs)
-    value_fit = fit(args, state.value, state.value_adam, value_loss, batch, rows, args.value_lr, math.inf)
+    """Fits the value network, then the policy. The advantages are fixed by now, so neither sees what the other does."""
+    indices = shuffle(args, state.rng, batch, args.value_epochs)
+    value_fit = fit(args, state.value, state.value_adam, value_loss, batch, indices, args.value_lr, math.inf)
     policy_step = natural_gradient_step(args, state.rng, state.policy, batch, args.max_kl)
     state.iteration += 1
     state.global_step += len(batch["obs"])
 
+    # These say what the whole update did to the policy, over the whole batch.
+    old_pi, pi = Independent(Normal(batch["old_means"], batch["old_stds"]), 1), state.policy(batch["obs"])
+    kls, ratios = kl_divergence(old_pi, pi), torch.exp(pi.log_prob(batch["actions"]) - batch["old_log_probs"])
     statistics = {f"value_{name}": x for name, x in value_fit.items()} | policy_step
-    entropies, kls, ratios = compare_policies(args, state.policy, batch)
     statistics |= dict(
-        entropy=entropies.mean(),
+        entropy=pi.entropy().mean(),
         mean_kl=kls.mean(),
         max_kl=kls.max(),
         max_ratio=ratios.max(),
-        # The errors of V before its fit are the advantages. This is optimistic, as the targets contain the predictions.
+        # This is of V before its fit, and optimistic, because the targets contain the predictions.
         explained_variance=1 - batch["advantages"].var() / batch["value_targets"].var(),
     )
     return {name: float(x) for name, x in statistics.items()}
 
 
-def value_loss(args: Args, value: Callable, batch: dict[str, Tensor]) -> Tensor:
-    """What the value step minimizes: the mean squared error to the value targets, over all steps; the released code
-    leaves out terminal ones. `value` maps observations [B, obs] to values [B]: it is the network, or the network with
-    other parameters."""
-    values, targets = value(batch["obs"]), batch["value_targets"]
-    assert values.shape == targets.shape  # values [B, 1] would broadcast to errors [B, B] without a word
-    return ((values - targets) ** 2).mean()
-
-
-def objective(args: Args, policy: Callable, batch: dict[str, Tensor]) -> Tensor:
-    """What the policy step maximizes: the surrogate (Schulman et al. 2015, eq. 14) plus the entropy bonus, which the
-    released code's TRPO lacks and which is 0 by default. `policy` maps observations [B, obs] to B distributions of
-    actions: it is the network, or the network with other parameters."""
-    pi = policy(batch["obs"])
-    log_probs = pi.log_prob(batch["actions"])
-    assert log_probs.shape == batch["advantages"].shape  # a Normal that is not Independent would broadcast silently
-    ratios = torch.exp(log_probs - batch["old_log_probs"])
-    # Advantages are normalized over the whole batch, from which TRPO takes a single step, as in baselines and in all of
-    # IM's variants, though not in Schulman et al.
-    advantages = (batch["advantages"] - batch["advantages"].mean()) / (batch["advantages"].std() + 1e-8)
-    surrogate = (ratios * advantages).mean()
-    if args.entropy_coef:
-        return surrogate + args.entropy_coef * action_entropy(args, pi, batch).mean()
-    return surrogate
-
-
-def action_entropy(args: Args, pi: Independent, batch: dict[str, Tensor]) -> Tensor:
-    """Entropy [B] of the policy's actions. If tanh squashes them, it is the Gaussian's plus E[ln d tanh(u) / du], up to
-    a constant; without that term the bonus would keep increasing the standard deviations."""
-    if args.bound_action != "tanh":
-        return pi.entropy()
-    # One reparametrized sample per state is enough. Its noise is that of the actions, so nothing is drawn here.
-    u = pi.mean + pi.stddev * (batch["actions"] - batch["old_means"]) / batch["old_stds"]
-    return pi.entropy() + (2 * (math.log(2) - u - nn.functional.softplus(-2 * u))).sum(-1)  # ln(1 - tanh(u)^2), stable
-
-
-def shuffled_minibatches(args: Args, rng: np.random.Generator, batch: dict[str, Tensor], epochs: int) -> Tensor:
-    """Row numbers [epochs * num_minibatches, size] of the minibatches: every epoch shuffles the batch and divides it.
-    The remainder is dropped; only REINFORCE's batches and those of the diagnostics have one."""
+def shuffle(args: Args, rng: np.random.Generator, batch: dict[str, Tensor], epochs: int) -> Tensor:
+    """Row numbers of minibatches [epochs * num_minibatches, size]. Every epoch divides the batch; a rest is dropped."""
     size = len(batch["obs"]) // args.num_minibatches
     shuffled = [rng.permutation(len(batch["obs"]))[: args.num_minibatches * size] for _ in range(epochs)]
     return torch.from_numpy(np.reshape(shuffled, (-1, size)))
 
 
 def fit(
-    args: Args, network: nn.Module, adam: list, loss: Callable, batch: dict, minibatches: Tensor, lr: float, norm: float
+    args: Args, network: nn.Module, adam: list, loss: Callable, batch: dict, indices: Tensor, lr: float, max_norm: float
 ) -> dict[str, Any]:
-    """Fits the network, and the moments of its Adam, in place. For the rows [size] of each minibatch it does what these
-    three lines of plain torch do, but PPO's two fits take 37 ms instead of 430:
+    """Steps the network and its Adam, in place. For each minibatch's rows, it does what these lines of plain torch do:
 
-        loss(args, network, {name: x[rows] for name, x in batch.items()}).backward()
-        nn.utils.clip_grad_norm_(network.parameters(), norm)
+        loss(args, network(batch["obs"][rows]), {name: x[rows] for name, x in batch.items()}).backward()
+        nn.utils.clip_grad_norm_(network.parameters(), max_norm)
         optimizer.step(); optimizer.zero_grad()  # torch.optim.Adam(network.parameters(), lr, eps=1e-5)
 
-    A loop can be compiled if its step is a function that changes no tensor. So the parameters are one flat vector that
-    is passed from step to step, and Adam, which torch has only in place, is written out.
+    Compiled, it is ten times faster. That needs a step that is a function and changes no tensor. So the parameters are
+    one flat vector that goes from step to step, and Adam, which torch has only in place, is written out."""
+    lr_tensor = torch.tensor(lr)  # A float would be a constant of the compiled code, compiled again for each value.
 
-    Returns the mean loss, the mean norm of the gradients before clipping, the fraction of them that was clipped, lr."""
-    rate = torch.tensor(lr)  # as a float it would be a constant of the compiled code, compiled again for each value
+    def loss_of(flat: Tensor, minibatch: dict[str, Tensor]) -> Tensor:
+        parts = flat.split([p.numel() for p in network.parameters()])
+        parameters = {name: x.view_as(p) for (name, p), x in zip(network.named_parameters(), parts)}
+        return loss(args, functional_call(network, parameters, minibatch["obs"]), minibatch)
 
-    def step(carry: tuple, rows: Tensor) -> tuple[tuple, tuple]:
-        parameters, *moments = carry
-        minibatch = {name: x[rows] for name, x in batch.items()}
-        loss_of = lambda parameters: loss(args, with_parameters(network, parameters), minibatch)
-        gradient, minibatch_loss = grad_and_value(loss_of)(parameters)
-        length = gradient.norm()
-        gradient = gradient * (norm / (length + 1e-6)).clamp(max=1)  # IM's (9); an infinite norm clips nothing
-        return adam_step(parameters, gradient, *moments, rate), (minibatch_loss, length)
+    def step(carry: tuple[Tensor, ...], rows: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, Tensor]]:
+        flat, m, v, t = carry
+        gradient, minibatch_loss = grad_and_value(loss_of)(flat, {name: x[rows] for name, x in batch.items()})
+        grad_norm = gradient.norm()
+        gradient = gradient * (max_norm / (grad_norm + 1e-6)).clamp(max=1)  # (9)
+        t = t + 1  # Adam (Kingma & Ba 2015, Algorithm 1), with the eps of 1e-5 of the released code
+        m = 0.9 * m + 0.1 * gradient
+        v = 0.999 * v + 0.001 * gradient**2
+        m_hat = m / (1 - torch.exp(t * math.log(0.9)))  # 1 - 0.9^t
+        v_hat = v / (1 - torch.exp(t * math.log(0.999)))
+        return (flat - lr_tensor * m_hat / (v_hat.sqrt() + 1e-5), m, v, t), (minibatch_loss, grad_norm)
 
-    loop = compiled_scan if args.compile else eager_scan
-    carry, (losses, lengths) = loop(step, (flat_parameters(network), *adam), minibatches)
+    carry = (nn.utils.parameters_to_vector(network.parameters()).detach(), *adam)
+    if args.compile:
+        carry, (losses, grad_norms) = compiled_scan(step, carry, indices)
+    else:
+        outputs = []
+        for rows in indices:
+            carry, output = step(carry, rows)
+            outputs.append(output)
+        losses, grad_norms = map(torch.stack, zip(*outputs))
     nn.utils.vector_to_parameters(carry[0], network.parameters())
     adam[:] = carry[1:]
-    clipped = (lengths > norm).float().mean()
-    return dict(loss=losses.mean(), grad_norm=lengths.mean(), grads_clipped=clipped, lr=lr)
+    grads_clipped = (grad_norms > max_norm).float().mean()
+    return dict(loss=losses.mean(), grad_norm=grad_norms.mean(), grads_clipped=grads_clipped, lr=lr)
 
 
-def with_parameters(network: nn.Module, parameters: Tensor) -> Callable:
-    """The network as a function of observations, with its parameters taken from one flat vector [P]."""
-    named = dict(network.named_parameters())
-    parts = parameters.split([p.numel() for p in named.values()])
-    return partial(functional_call, network, {k: x.view(p.shape) for (k, p), x in zip(named.items(), parts)})
-
-
-def flat_parameters(network: nn.Module) -> Tensor:
-    """The network's parameters as one vector [P]."""
-    return nn.utils.parameters_to_vector(network.parameters()).detach()
-
-
-def adam_step(parameters: Tensor, gradient: Tensor, m: Tensor, v: Tensor, t: Tensor, lr: Tensor) -> tuple[Tensor, ...]:
-    """Adam (Kingma & Ba 2015, Algorithm 1) with eps = 1e-5, as in baselines. Returns the new parameters, m, v and t."""
-    t = t + 1
-    m = 0.9 * m + 0.1 * gradient
-    v = 0.999 * v + 0.001 * gradient**2
-    m_hat = m / (1 - torch.exp(t * math.log(0.9)))  # 1 - 0.9^t; the power would cost PPO's two fits 6 ms more
-    v_hat = v / (1 - torch.exp(t * math.log(0.999)))
-    return parameters - lr * m_hat / (v_hat.sqrt() + 1e-5), m, v, t
-
-
-def eager_scan(step: Callable, carry: tuple, minibatches: Tensor) -> tuple[tuple, list[Tensor]]:
-    """Takes a step per minibatch. Returns the last carry, and the outputs of all steps as tensors."""
-    outputs = []
-    for rows in minibatches:
-        carry, output = step(carry, rows)
-        outputs.append(output)
-    return carry, [torch.stack(x) for x in zip(*outputs)]
-
-
-# eager_scan as one compiled loop: PPO's 640 steps take 37 ms, and 70 ms as compiled steps in a Python loop. fullgraph,
-# because a graph break would silently lose the speed-up; cpp_wrapper, so that C++ and not Python calls the kernels.
+# The loop of --no-compile, compiled. With fullgraph, no graph break can silently lose the speed-up.
 compiled_scan = torch.compile(lambda *x: scan(*x), fullgraph=True, dynamic=False, options={"cpp_wrapper": True})
 
 
@@ -402,16 +324,14 @@ def natural_gradient_step(
     args: Args, rng: np.random.Generator, policy: Policy, batch: dict[str, Tensor], max_kl: float
 ) -> dict[str, Tensor]:
     """Steps the policy, in place, along x = (F + damping)^-1 g, at most as far as a mean KL of max_kl, where g is the
-    gradient of the objective and F the Fisher matrix (Schulman et al. 2015, appendix C). Returns the loss after the
-    step, the norm of g, the fraction of the step that the line search took, and the norm of conjugate gradient's
-    residual divided by that of g."""
-    old = flat_parameters(policy)
-    surrogate = lambda parameters: objective(args, with_parameters(policy, parameters), batch)
-    mean_kl = lambda parameters: mean_kl_from_old(with_parameters(policy, parameters), batch)
+    gradient of the surrogate and F the Fisher matrix (Schulman et al. 2015, appendix C). cg_residual is the norm of
+    what conjugate gradient left of g, divided by that of g."""
+    old = nn.utils.parameters_to_vector(policy.parameters()).detach()
+    surrogate = lambda parameters: -policy_loss(args, pi_with(policy, parameters, batch), batch)
+    mean_kl = lambda parameters: mean_kl_from_old(pi_with(policy, parameters, batch), batch)
     gradient = grad(surrogate)(old)
 
-    # A tenth of the states is enough for F, whose products are most of the cost. The released code rounds their number
-    # down.
+    # A part of the states is enough for F, whose products are most of the cost.
     size = math.ceil(args.fisher_fraction * len(batch["obs"]))
     rows = torch.from_numpy(rng.permutation(len(batch["obs"]))[:size])
     subset = {name: batch[name][rows] for name in ("obs", "old_means", "old_stds")}
@@ -419,15 +339,14 @@ def natural_gradient_step(
     damped_product = lambda vector: product(policy, old, vector, subset) + args.cg_damping * vector
     x, residual = conjugate_gradient(damped_product, gradient, args.cg_steps)
 
-    curvature = x @ (gradient - residual)  # x^T (F + damping) x, since residual = gradient - (F + damping) x
-    # The damping makes this step shorter than the trust region allows: to second order, its mean KL is max_kl times F's
-    # share of the curvature, which is 57 to 87 % on Hopper.
+    # This is x^T (F + damping) x by the residual of the recursion, from which g - (F + damping) x drifts in float32.
+    curvature = x @ (gradient - residual)
+    # To second order this step has a mean KL of max_kl times F's share of the curvature: the damping makes it shorter.
     full_step = math.sqrt(2 * max_kl / curvature.clamp(min=1e-30)) * x
     fractions = [args.backtrack_ratio**k for k in range(args.backtrack_steps)]
     parameters, fraction = line_search(surrogate, mean_kl, max_kl, old, full_step, gradient @ full_step, fractions)
     nn.utils.vector_to_parameters(parameters, policy.parameters())
     cg_residual = residual.norm() / gradient.norm().clamp(min=1e-30)
-    # The policy_loss of the other algorithms is the mean over their steps; this one is that after the only step.
     statistics = dict(policy_loss=-surrogate(parameters), policy_grad_norm=gradient.norm())
     return statistics | dict(line_search_step=fraction, cg_residual=cg_residual)
 
@@ -448,12 +367,11 @@ def conjugate_gradient(product: Callable, b: Tensor, steps: int) -> tuple[Tensor
 def fisher_vector_product(policy: Policy, parameters: Tensor, vector: Tensor, batch: dict[str, Tensor]) -> Tensor:
     """Fisher matrix at the parameters [P] times a vector [P]: the Hessian of the mean KL(old || new) over the batch's
     states, which is the Fisher matrix where old = new. The matrix is never formed, because the derivative of the
-    gradient along the vector is enough (Schulman et al. 2015, appendix C)."""
-    gradient = grad(lambda parameters: mean_kl_from_old(with_parameters(policy, parameters), batch))
+    gradient along the vector is enough."""
+    gradient = grad(lambda parameters: mean_kl_from_old(pi_with(policy, parameters, batch), batch))
     return jvp(gradient, (parameters,), (vector,))[1]
 
 
-# A product takes half a millisecond; a classic double backward takes 0.9.
 compiled_fisher_vector_product = torch.compile(
     fisher_vector_product, fullgraph=True, dynamic=False, options={"cpp_wrapper": True}
 )
@@ -462,149 +380,111 @@ compiled_fisher_vector_product = torch.compile(
 kl_divergence(*[Independent(Normal(torch.zeros(1), torch.ones(1)), 1) for _ in range(2)])
 
 
-def mean_kl_from_old(policy: Callable, batch: dict[str, Tensor]) -> Tensor:
-    """Mean over the states of KL(old || new), as in the released code (the papers print KL(new || old) in places)."""
-    return kl_divergence(gaussian(batch["old_means"], batch["old_stds"]), policy(batch["obs"])).mean()
+def pi_with(policy: Policy, parameters: Tensor, batch: dict[str, Tensor]) -> Independent:
+    """The policy's distributions for the batch's states, with its parameters taken from one flat vector [P]."""
+    parts = parameters.split([p.numel() for p in policy.parameters()])
+    named = {name: x.view_as(p) for (name, p), x in zip(policy.named_parameters(), parts)}
+    return functional_call(policy, named, batch["obs"])
 
 
-@torch.no_grad()
+def mean_kl_from_old(pi: Independent, batch: dict[str, Tensor]) -> Tensor:
+    """Mean over the states of KL(old || new), as in the released code. The papers print KL(new || old) in places."""
+    return kl_divergence(Independent(Normal(batch["old_means"], batch["old_stds"]), 1), pi).mean()
+
+
 def line_search(
     surrogate: Callable, mean_kl: Callable, max_kl: float, start: Tensor, step: Tensor, slope: Tensor, fractions: list
 ) -> tuple[Tensor, float]:
-    """Takes the first of the fractions of the step [P] that raises the surrogate, by more than a tenth of the linear
-    prediction, and keeps the mean KL within max_kl. `slope` is the derivative of the surrogate along the whole step.
-    Returns the parameters [P] and that fraction; if there is none, the parameters at the start and 0."""
+    """Takes the first of the fractions of the step [P] that keeps the mean KL within max_kl and improves the surrogate
+    by more than a tenth of the linear prediction; `slope` is the surrogate's derivative along the whole step. Returns
+    the parameters [P] and that fraction, or those at the start and 0 if there is none."""
     before = surrogate(start)
     for fraction in fractions:
         parameters = start + fraction * step
-        gain = surrogate(parameters) - before
-        if gain > 0 and gain > 0.1 * fraction * slope and mean_kl(parameters) <= max_kl:
+        if surrogate(parameters) - before > 0.1 * fraction * slope and mean_kl(parameters) <= max_kl:
             return parameters, fraction
-    return start, 0.0  # Lehmann 2024's code keeps the last candidate instead
+    return start, 0.0
 
 
-@torch.no_grad()
-def compare_policies(args: Args, policy: Policy, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """What the whole update did to the policy, in each step of the batch [B]: its entropy now, KL(old || new) in nats,
-    and the probability ratio. (Elsewhere they are often means over the minibatches, while the policy still moves.)"""
-    old, new = gaussian(batch["old_means"], batch["old_stds"]), policy(batch["obs"])
-    ratios = torch.exp(new.log_prob(batch["actions"]) - batch["old_log_probs"])
-    return action_entropy(args, new, batch), kl_divergence(old, new), ratios
-
-
-# Initial state -------------------------------------------------------------------------------------------------------
-
-
-def initial_state(args: Args, actors: list[Actor]) -> State:
-    """The state in which iteration 0 begins."""
-    [obs_size], [action_size] = actors[0].env.observation_space.shape, actors[0].env.action_space.shape
-    policy, value = make_networks(args, obs_size, action_size)
-    P = len(flat_parameters(value))
-    adam = [torch.zeros(P), torch.zeros(P), torch.zeros((), dtype=torch.float64)]  # 1 - 0.999^t needs the digits of t
-    return State(actors, np.random.default_rng(args.seed), policy, value, adam)
-
-
-def make_networks(args: Args, obs_size: int, action_size: int) -> tuple[Policy, nn.Sequential]:
-    """Policy and value network, initialized from the seed."""
-    generator = torch.Generator().manual_seed(args.seed)
-    policy = Policy(relu_mlp((obs_size, *args.policy_hidden, action_size), generator))
-    value = relu_mlp((obs_size, *args.value_hidden, 1), generator)
-    return policy, value.append(nn.Flatten(0))  # [B, 1] -> [B]
-
-
-def relu_mlp(sizes: tuple[int, ...], generator: torch.Generator) -> nn.Sequential:
-    """Linear layers of the given sizes, with ReLU between them."""
-    layers = [layer for pair in pairwise(sizes) for layer in (nn.Linear(*pair), nn.ReLU())][:-1]
-    for layer in layers[::2]:
-        nn.init.zeros_(layer.bias)
-        nn.init.xavier_uniform_(layer.weight, generator=generator)
-    return nn.Sequential(*layers)
-
-
-class Policy(nn.Module):
-    """Gaussian policy whose standard deviation does not depend on the state."""
-
-    def __init__(self, mean: nn.Sequential):
-        super().__init__()
-        self.mean = mean
-        self.log_std = nn.Parameter(torch.zeros(mean[-1].out_features))
-
-    def forward(self, obs: Tensor) -> Independent:
-        """Observations [B, obs] -> distribution of actions [B, action]."""
-        means = self.mean(obs)
-        return gaussian(means, self.log_std.exp().expand_as(means))
-
-
-def gaussian(means: Tensor, stds: Tensor) -> Independent:
-    """Diagonal Gaussians over actions [B, action]; not validated, because such checks cannot be compiled."""
-    return Independent(Normal(means, stds, validate_args=False), 1, validate_args=False)
-
-
-# =====================================================================================================================
-# Bookkeeping of arguments, environments, checkpoints and the run folder. Everything below this line can be skipped.
-# =====================================================================================================================
+# Bookkeeping: everything below can be skipped ------------------------------------------------------------------------
 
 ALGO = Path(__file__).stem
-NOT_OF_THE_RUN = ("runs_dir", "run_name", "overwrite", "compile")  # arguments that may differ when a run continues
+MAY_DIFFER = ("runs_dir", "run_name", "compile", "checkpoint_every")  # when a run is resumed
 
 
-def stop(message: str, status: int = 2) -> NoReturn:
-    """Ends the program with one line on standard error. Status 2 means bad input or a run folder that cannot be used, 1
-    that training failed, 130 that Ctrl-C was pressed, and 0 that there is nothing to do."""
-    print(f"{ALGO}.py: {' '.join(message.split())}", file=sys.stderr)
-    raise SystemExit(status)
+class BadInput(Exception):
+    """What the user can mend. `main` prints it as one line."""
 
 
 def check_arguments(args: Args) -> None:
-    """Stops at arguments with which nothing could be learned. A number that has no range here must be positive, and
-    finite in float32."""
+    """Refuses arguments with which nothing could be learned."""
     ranges = dict(seed=(0, 2**64 - 1), gamma=(0, 1), gae_lambda=(0, 1), entropy_coef=(-1e38, 1e38))
-    ranges |= dict(fisher_fraction=(1e-6, 1), backtrack_ratio=(1e-6, 1), cg_damping=(0, 1e38))
     for name, value in vars(args).items():
         low, high = ranges.get(name, (1e-38, 1e38))
         numbers = value if isinstance(value, tuple) else (value,)
         if not numbers or any(type(x) in (int, float) and not low <= x <= high for x in numbers):  # nan is in no range
             text = f"lie between {low} and {high}" if name in ranges else "be greater than 0 and finite"
-            stop(f"--{name.replace('_', '-')} {value} must {text}")
-    batch_size = args.num_envs * args.num_steps
-    if args.total_timesteps < batch_size:
-        stop(f"--total-timesteps {args.total_timesteps}: less than one iteration, num_envs * num_steps = {batch_size}")
-    if batch_size % args.num_minibatches or batch_size < 2 * args.num_minibatches:  # a single step has no std
-        text = f"num_envs * num_steps = {batch_size} must divide evenly into minibatches of 2 or more"
-        stop(f"--num-minibatches {args.num_minibatches}: {text}")
-
-
-def make_actors(args: Args) -> list[Actor]:
-    """The environments, not yet reset. Stops if the networks cannot serve them."""
-    mujoco.set_mju_user_warning(lambda _: None)  # otherwise HalfCheetah-v4 writes MUJOCO_LOG.TXT to the working folder
-    try:
-        actors = [Actor(gym.make(args.env_id, disable_env_checker=True)) for _ in range(args.num_envs)]
-    except (gym.error.Error, ImportError, TypeError, ValueError) as error:
-        stop(f"--env-id {args.env_id}: {error}")
-    env = actors[0].env
-    for name, space in dict(observations=env.observation_space, actions=env.action_space).items():
-        if not isinstance(space, gym.spaces.Box) or len(space.shape) != 1 or space.shape[0] == 0:
-            stop(f"--env-id {args.env_id}: {name} must be a flat Box, not {space}")
-    if args.bound_action == "tanh" and not env.action_space.is_bounded():
-        stop(f"--bound-action tanh: the actions of {args.env_id} have no finite bounds; --bound-action clip needs none")
-    return actors
+            raise BadInput(f"--{name.replace('_', '-')} {value} must {text}")
+    size = args.num_envs * args.num_steps
+    if size > args.total_timesteps or size % args.num_minibatches or size < 2 * args.num_minibatches:
+        raise BadInput(f"num_envs * num_steps = {size} must fit into total_timesteps and minibatches of at least 2")
 
 
 def run_folder(args: Args) -> Path:
     """runs_dir/run_name; by default the name is the environment, the algorithm, every non-default flag and the seed."""
     name = f"{args.env_id}__{ALGO}"
-    for field in fields(args):
-        flag, value = field.name.replace("_", "-"), getattr(args, field.name)
-        if value != field.default and field.name not in ("env_id", "seed", *NOT_OF_THE_RUN):
+    for f in fields(args):
+        flag, value = f.name.replace("_", "-"), getattr(args, f.name)
+        if value != f.default and f.name not in ("env_id", "seed", *MAY_DIFFER):
             text = "x".join(map(str, value)) if isinstance(value, tuple) else value
             name += f"__{'' if value else 'no-'}{flag}" if isinstance(value, bool) else f"__{flag}={text}"
     return Path(args.runs_dir) / (args.run_name or f"{name}__seed{args.seed}".replace("/", "-").replace(":", "-"))
 
 
+@contextlib.contextmanager
+def open_run(args: Args, state: State) -> Iterator[SimpleNamespace]:
+    """Creates or resumes the run folder, locked while the context lasts. Yields what `record` writes to."""
+    folder = run_folder(args)
+    (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / ".lock", timeout=0, fallback_to_soft=False):  # A soft lock would survive a kill.
+        if saved := sorted(folder.glob("checkpoints/iter_*.pt")):
+            checkpoint = load_checkpoint(saved[-1])
+            now = dict(reward_scale_by="returns") | asdict(args) | dict(algo=ALGO)  # Older runs name that flag.
+            for name, was in (asdict(Args()) | checkpoint["args"] | dict(algo=checkpoint["algo"])).items():
+                if now.get(name) != was and name not in MAY_DIFFER:
+                    raise BadInput(f"{folder} holds another run: {name} was {was}, is {now.get(name)}; try --run-name")
+            restore(state, checkpoint)
+        if state.iteration == 0:
+            write_config(args, folder)
+            save_checkpoint(args, folder, state)
+        if state.global_step >= state.planned_steps:
+            print(f"{folder} is finished")
+            sys.exit()
+        progress = folder / "progress.csv"  # The rows after the checkpoint will be written again.
+        progress.touch()
+        rows = progress.read_bytes().splitlines(keepends=True)
+        os.truncate(progress, sum(map(len, rows[: 1 + state.iteration])) if state.iteration else 0)
+        print(f"{folder}: iteration {state.iteration}", flush=True)
+        interval = 0.1 if sys.stderr.isatty() else 30  # seconds between updates of the bar
+        bar = tqdm(total=state.planned_steps, initial=state.global_step, unit=" steps", mininterval=interval)
+        with bar, SummaryWriter(folder, purge_step=state.global_step + 1) as tensorboard:
+            yield SimpleNamespace(folder=folder, tensorboard=tensorboard, bar=bar, time=time.perf_counter())
+
+
+def write_config(args: Args, folder: Path) -> None:
+    versions = {x.__name__: x.__version__ for x in (torch, gym, mujoco, np)} | dict(python=platform.python_version())
+    script = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
+    config = dict(algo=ALGO, args=asdict(args), script=script, versions=versions, processor=platform.processor())
+    if sys.platform == "linux":  # which does not tell the processor's name otherwise
+        config["processor"] = Path("/proc/cpuinfo").read_text().partition("model name\t: ")[2].partition("\n")[0]
+    (folder / "config.json").write_text(json.dumps(config, indent=4))
+
+
 def save_checkpoint(args: Args, folder: Path, state: State) -> None:
     """Writes iter_000150.pt, the state in which iteration 150 begins. A process that is killed leaves no half of it."""
-    parts = {name: part for name, part in vars(state).items() if name != "actors"}
-    saved = {name: part.state_dict() if hasattr(part, "state_dict") else part for name, part in parts.items()}
+    plain = lambda x: torch.tensor(np.array(x)) if np.ndim(x) else x  # torch.load(weights_only=True) refuses arrays
+    saved = {name: part.state_dict() if hasattr(part, "state_dict") else part for name, part in vars(state).items()}
+    saved["workers"] = [{k: plain(x) for k, x in vars(worker).items() if k != "env"} for worker in state.workers]
     saved |= dict(algo=ALGO, args=asdict(args), rng=state.rng.bit_generator.state)
     path = folder / "checkpoints" / f"iter_{state.iteration:06d}.pt"
     torch.save(saved, path.with_suffix(".tmp"))
@@ -613,142 +493,79 @@ def save_checkpoint(args: Args, folder: Path, state: State) -> None:
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
     """The checkpoint's dictionary: tensors and plain values, no code (weights_only)."""
-    try:
-        checkpoint = torch.load(path, weights_only=True)
-    except PermissionError as error:
-        stop(f"cannot read {path}: {error.strerror}")
-    except Exception:  # a damaged file raises almost anything
-        checkpoint = {}
-    if "args" not in checkpoint or "script" in checkpoint:
-        text = "is damaged, or older than these scripts; without it, the run continues from the checkpoint before"
-        stop(f"{path} {text}")
-    return checkpoint
+    with contextlib.suppress(Exception):  # A damaged file raises almost anything.
+        if "args" in (checkpoint := torch.load(path, weights_only=True)):
+            return checkpoint
+    raise BadInput(f"{path} is damaged; without it, the run resumes from the checkpoint before")
 
 
 def restore(state: State, checkpoint: dict[str, Any]) -> None:
-    """Sets the state to that of the checkpoint."""
+    """Sets the state to that of the checkpoint, and plays the unfinished episodes again."""
+    state.rng.bit_generator.state = checkpoint["rng"]
     for name, part in vars(state).items():
-        if name == "rng":
-            part.bit_generator.state = checkpoint[name]
-        elif hasattr(part, "load_state_dict"):
+        if hasattr(part, "load_state_dict"):
             part.load_state_dict(checkpoint[name])
-        elif name != "actors":
+        elif name in checkpoint and name not in ("rng", "workers"):
             setattr(state, name, checkpoint[name])
+    for worker, saved in zip(state.workers, checkpoint.get("workers", [])):  # Older checkpoints have none.
+        saved = {name: np.asarray(x) if np.ndim(x) else x for name, x in saved.items()}
+        if saved["obs"] is not None:
+            raw_obs, _ = worker.env.reset(seed=saved["seed"])
+            for action in saved["actions"]:
+                raw_obs, *_ = worker.env.step(action.copy())
+            if np.array_equal(raw_obs, saved["raw_obs"]):
+                vars(worker).update(saved, actions=list(saved["actions"]))
+            else:
+                print("reset(seed=...) does not repeat an unfinished episode; a new one begins", file=sys.stderr)
 
 
-@contextlib.contextmanager
-def open_run(args: Args, state: State) -> Iterator[SimpleNamespace]:
-    """Creates or continues the run folder, locked while the context lasts. Yields what `record` writes to."""
-    folder = run_folder(args)
-    try:
-        (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / ".lock", timeout=0, fallback_to_soft=False).acquire()  # a soft lock survives a kill
-    except Timeout:
-        stop(f"{folder} is in use by another process")
-    except OSError as error:
-        stop(f"cannot write the run folder {folder}: {error.strerror}")
-    with lock:
-        resume(args, folder, state)
-        cut_progress(folder / "progress.csv", state.iteration)
-        done, seconds = state.global_step, 0.1 if sys.stderr.isatty() else 30  # in a file, only now and then
-        with (
-            open(folder / "progress.csv", "a") as progress,
-            SummaryWriter(folder, purge_step=done + 1) as tensorboard,
-            tqdm(total=planned_steps(args), initial=done, unit=" steps", unit_scale=True, mininterval=seconds) as bar,
-        ):
-            files = dict(folder=folder, progress=progress, tensorboard=tensorboard, bar=bar)
-            yield SimpleNamespace(**files, time=time.perf_counter(), episodes=0)
-
-
-def resume(args: Args, folder: Path, state: State) -> None:
-    """Sets the state to that of the newest checkpoint in the folder, or writes the first one of a new run."""
-    if args.overwrite:
-        for pattern in ("checkpoints/iter_*.pt", "events.out.tfevents.*"):
-            for path in sorted(folder.glob(pattern), reverse=True):  # a kill leaves an earlier state of the old run
-                path.unlink()
-    saved = sorted(folder.glob("checkpoints/iter_*.pt"))
-    if not saved:
-        versions = {x.__name__: x.__version__ for x in (torch, gym, mujoco, np)} | dict(python=sys.version.split()[0])
-        script = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
-        config = dict(algo=ALGO, args=asdict(args), script=script, versions=versions)
-        (folder / "config.json").write_text(json.dumps(config, indent=4))
-        save_checkpoint(args, folder, state)
-        print(f"{folder}: new", flush=True)
-        return
-    checkpoint = load_checkpoint(saved[-1])
-    old, new = checkpoint["args"] | dict(algo=checkpoint["algo"]), asdict(args) | dict(algo=ALGO)
-    names = [name for name in old | new if name not in NOT_OF_THE_RUN and old.get(name) != new.get(name)]
-    if names:
-        text = ", ".join(f"{name} was {old.get(name)}, is {new.get(name)}" for name in names)
-        stop(f"{folder} holds another run: {text}; choose another --run-name, or --overwrite")
-    restore(state, checkpoint)
-    if state.global_step >= planned_steps(args):
-        stop(f"{folder} is finished", 0)
-    print(f"{folder}: continuing from iteration {state.iteration}", flush=True)
-
-
-def cut_progress(path: Path, iterations: int) -> None:
-    """Cuts progress.csv back to the iterations before the checkpoint. A row that was being written goes, too."""
-    header, *lines = (path.read_text() if path.exists() else "").splitlines(keepends=True) or [""]
-    rows = {line.split(",")[0]: line for line in lines if line.endswith("\n")}
-    kept = {i: rows[str(i)] for i in range(iterations) if str(i) in rows}
-    path.with_suffix(".tmp").write_text("".join([header, *kept.values()] if kept else []))
-    path.with_suffix(".tmp").replace(path)
-    if missing := sorted(set(range(iterations)) - kept.keys()):
-        print(f"{path} lacks {len(missing)} of the iterations {missing[0]} to {missing[-1]}", file=sys.stderr)
-
-
-def record(args: Args, run: SimpleNamespace, state: State, statistics: dict[str, float], episodes: list) -> None:
-    """Logs an iteration to progress.csv, TensorBoard and the screen, and saves a checkpoint when it is time. Stops
-    before a loss or a parameter that is not finite can be saved."""
-    watched = [flat_parameters(part).sum() for part in vars(state).values() if isinstance(part, nn.Module)]
-    watched += [x for name, x in statistics.items() if name.endswith("_loss")]
-    if not all(map(math.isfinite, watched)):
-        run.bar.close()
-        stop(f"iteration {state.iteration - 1}: a loss or a parameter is not finite; not saved", 1)
-    steps, started, run.time = state.global_step - run.bar.n, run.time, time.perf_counter()
+def record(args: Args, run: SimpleNamespace, state: State, steps: dict, episodes: list, statistics: dict) -> None:
+    """Logs an iteration, and saves a checkpoint when it is time. Fails before it saves what is not finite."""
+    networks = {name: part for name, part in vars(state).items() if isinstance(part, nn.Module)}
+    watched = steps | {name: x for name, x in statistics.items() if name.endswith("_loss")}
+    watched |= {name: nn.utils.parameters_to_vector(x.parameters()).detach().numpy() for name, x in networks.items()}
+    for name, x in watched.items():
+        if len(bad := np.argwhere(~np.isfinite(np.atleast_1d(x)))):  # the first is what went wrong, and where
+            raise FloatingPointError(f"iteration {state.iteration - 1}: {name}[{bad[0][0]}] is not finite; not saved")
+    num_steps, started, run.time = state.global_step - run.bar.n, run.time, time.perf_counter()
     mean_return, mean_length = np.mean(episodes, axis=0).tolist() if episodes else ("", "")
-    row = dict(iteration=state.iteration - 1, global_step=state.global_step, sps=round(steps / (run.time - started), 1))
-    row |= dict(episodes=len(episodes), episodic_return=mean_return, episodic_length=mean_length, **statistics)
-    if run.progress.tell() == 0:
-        print(*row, sep=",", file=run.progress)
-    print(*row.values(), sep=",", file=run.progress, flush=True)
+    row = dict(iteration=state.iteration - 1, global_step=state.global_step)
+    row |= dict(sps=round(num_steps / (run.time - started), 1), episodes=len(episodes))
+    row |= dict(episodic_return=mean_return, episodic_length=mean_length, **statistics)
+    with open(run.folder / "progress.csv", "a") as file:
+        if file.tell() == 0:
+            print(*row, sep=",", file=file)
+        print(*row.values(), sep=",", file=file)
     for name, x in list(row.items())[2:]:  # without iteration and global_step
         if x != "":
             group = "charts" if name not in statistics or name.endswith("_lr") else "losses"  # as in CleanRL
             run.tensorboard.add_scalar(f"{group}/{name}", x, state.global_step)
     if episodes:
         run.bar.set_postfix(episodic_return=f"{mean_return:.1f}", refresh=False)
-    run.bar.update(steps)
-    run.episodes += len(episodes)
-    if state.global_step >= planned_steps(args) or state.iteration % args.checkpoint_every == 0:
-        if run.episodes == 0 and state.iteration % args.checkpoint_every == 0:
-            text = "no episode has ended since the last checkpoint, and now new ones begin; raise --checkpoint-every"
-            run.bar.write(f"iteration {state.iteration}: {text}", file=sys.stderr)
-        run.episodes = 0
+    run.bar.update(num_steps)
+    if state.global_step >= state.planned_steps or state.iteration % args.checkpoint_every == 0:
         run.tensorboard.flush()
         save_checkpoint(args, run.folder, state)
 
 
-def can_compile() -> bool:
-    try:
-        torch.compile(torch.neg, fullgraph=True, options={"cpp_wrapper": True})(torch.zeros(2))
-        return True
-    except Exception:
-        return False
-
-
 def main(argv: list[str] | None = None) -> None:
     args = tyro.cli(Args, args=argv, description=__doc__)
-    check_arguments(args)
-    torch.set_num_threads(1)  # the networks are too small for more; many runs are many processes, one per core
-    if args.compile and not can_compile():
-        print("torch.compile does not work here (no C++ compiler?); continuing with --no-compile", file=sys.stderr)
-        args = replace(args, compile=False)
+    torch.set_num_threads(1)  # The networks are too small for more; many runs are many processes, one per core.
+    Distribution.set_default_validate_args(False)  # Such checks cannot be compiled.
     try:
+        check_arguments(args)
+        if args.compile:
+            try:
+                torch.compile(torch.neg, options={"cpp_wrapper": True})(torch.zeros(2))
+            except Exception:
+                print("torch.compile fails (no C++ compiler?); continuing with --no-compile", file=sys.stderr)
+                args = replace(args, compile=False)
         train(args)
-    except KeyboardInterrupt:
-        stop("interrupted; the same command, without --overwrite, continues this run", 130)
+    except (BadInput, OSError, FloatingPointError, KeyboardInterrupt) as error:
+        message = " ".join(str(error).split()) or "interrupted; rerun the same command to resume"
+        hint = "; --run-name and --runs-dir choose another run folder" if isinstance(error, OSError) else ""
+        print(f"{ALGO}.py: {message.rstrip('.')}{hint}", file=sys.stderr)
+        sys.exit({FloatingPointError: 1, KeyboardInterrupt: 130}.get(type(error), 2))
 
 
 if __name__ == "__main__":
