@@ -13,9 +13,13 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import pytest
 import torch
 from matplotlib.figure import Figure
+from torch import nn
+from torch.distributions import Distribution
+from torch.func import functional_call
 
 ROOT = Path(__file__).parent.parent
-ALGOS = sorted({path.stem for path in (ROOT / "algos").glob("*.py")} - {"micro_ppo"})  # which is none of the eight
+MICRO = ["micro_ppo", "micro_trpo"]  # on one page, without arguments
+ALGOS = sorted({path.stem for path in (ROOT / "algos").glob("*.py")} - {*MICRO})
 DIAGNOSTICS = sorted(path.stem for path in (ROOT / "diagnostics").glob("*.py"))
 sys.path.append(str(Path(__file__).parent))  # for --env-id environments:...
 sys.path.append(str(ROOT / "diagnostics"))  # where they look for measuring
@@ -28,7 +32,8 @@ def load(name):
         spec = importlib.util.spec_from_file_location(name, ROOT / folder / f"{name}.py")
         sys.modules[name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(sys.modules[name])
-    torch.set_num_threads(1)
+    torch.set_num_threads(1)  # as main does
+    Distribution.set_default_validate_args(False)
     return sys.modules[name]
 
 
@@ -55,21 +60,33 @@ def start(algo, **settings):
     """Script, arguments and initial training state."""
     script = load(algo)
     args = script.Args(**settings_of(algo, **settings))
-    return script, args, script.initial_state(args, script.make_actors(args))
+    return script, args, script.State(args)
 
 
 def iterate(script, args, state):
-    """One training iteration of the state through the contract -> rollout, batch, statistics."""
-    script.begin_episodes(args, state)
-    experience = script.rollout(args, state)
-    batch = script.estimate_advantages(args, state, experience)
-    return experience, batch, script.update(args, state, batch)
+    """One training iteration of the state through the contract -> the rollout's steps, batch, statistics."""
+    steps, _ = script.rollout(args, state)
+    batch = script.estimate_advantages(args, state, steps)
+    return steps, batch, script.update(args, state, batch)
 
 
 def copied(state):
-    """A copy of a training state but for its actors."""
-    parts = {name: copy.deepcopy(part) for name, part in vars(state).items() if name != "actors"}
-    return dataclasses.replace(state, **parts)
+    """A copy of a training state but for its environments."""
+    copied = copy.copy(state)
+    vars(copied).update({name: copy.deepcopy(part) for name, part in vars(state).items() if name != "workers"})
+    return copied
+
+
+def flat(network):
+    """The network's parameters as one vector."""
+    return nn.utils.parameters_to_vector(network.parameters()).detach()
+
+
+def output(network, vector, obs):
+    """What the network says of the observations, with its parameters taken from one vector."""
+    parts = vector.split([p.numel() for p in network.parameters()])
+    named = {name: x.view_as(p) for (name, p), x in zip(network.named_parameters(), parts)}
+    return functional_call(network, named, obs)
 
 
 def checkpoints(folder):
