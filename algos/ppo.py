@@ -425,7 +425,7 @@ compiled_scan = torch.compile(lambda *x: scan(*x), fullgraph=True, dynamic=False
 # Bookkeeping: everything below can be skipped ------------------------------------------------------------------------
 
 ALGO = Path(__file__).stem
-MAY_DIFFER = ("runs_dir", "run_name", "compile", "checkpoint_every")  # when a run is resumed
+MAY_DIFFER = ("runs_dir", "run_name", "compile", "checkpoint_every", "overwrite")  # Older runs have the last one.
 
 
 class BadInput(Exception):

@@ -409,7 +409,7 @@ def line_search(
 # Bookkeeping: everything below can be skipped ------------------------------------------------------------------------
 
 ALGO = Path(__file__).stem
-MAY_DIFFER = ("runs_dir", "run_name", "compile", "checkpoint_every")  # when a run is resumed
+MAY_DIFFER = ("runs_dir", "run_name", "compile", "checkpoint_every", "overwrite")  # Older runs have the last one.
 
 
 class BadInput(Exception):

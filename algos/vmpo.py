@@ -509,7 +509,7 @@ kl_divergence(*[Independent(Normal(torch.zeros(1), torch.ones(1)), 1) for _ in r
 # Bookkeeping: everything below can be skipped ------------------------------------------------------------------------
 
 ALGO = Path(__file__).stem
-MAY_DIFFER = ("runs_dir", "run_name", "compile", "checkpoint_every")  # when a run is resumed
+MAY_DIFFER = ("runs_dir", "run_name", "compile", "checkpoint_every", "overwrite")  # Older runs have the last one.
 
 
 class BadInput(Exception):
