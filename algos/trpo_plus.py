@@ -150,7 +150,7 @@ class State:
         # The policy's small output gain makes its first actions almost pure noise, around 0.
         self.policy = Policy(mlp(args, (obs_size, *args.policy_hidden, action_size), 0.01, generator))
         self.value = mlp(args, (obs_size, *args.value_hidden, 1), 1.0, generator).append(nn.Flatten(0))  # [B, 1] -> [B]
-        # Adam's moments m and v, and the number t of its steps. It is float64 because 1 - 0.999^t needs the digits.
+        # Adam's m, v and step count t. 1 - 0.999^t needs float64; as t is a scalar, nothing else is promoted to it.
         size = sum(p.numel() for p in self.value.parameters())
         self.value_adam = [torch.zeros(size), torch.zeros(size), torch.zeros(()).double()]
         self.obs_stats, self.reward_stats = RunningStats(np.zeros(obs_size)), RunningStats(0.0)
@@ -246,6 +246,7 @@ def make_env(args: Args) -> gym.Env:
     """The environment, with actions that are clipped, as in Stable-Baselines3 and CleanRL, or squashed on their way to
     it, or neither. Log-probabilities, ratios and KL always belong to the Gaussian before that."""
     mujoco.set_mju_user_warning(lambda _: None)  # Some models would write MUJOCO_LOG.TXT to the working folder.
+    gym.logger.min_level = gym.logger.ERROR  # An id that does not exist is one line.
     try:
         env = gym.make(args.env_id, disable_env_checker=True)
         obs_space, action_space = env.observation_space, env.action_space
@@ -418,7 +419,7 @@ def fit(
 
 
 # The loop of --no-compile, compiled. With fullgraph, no graph break can silently lose the speed-up.
-compiled_scan = torch.compile(lambda *x: scan(*x), fullgraph=True, dynamic=False, options={"cpp_wrapper": True})
+compiled_scan = torch.compile(scan, fullgraph=True, dynamic=False, options={"cpp_wrapper": True})
 
 
 def natural_gradient_step(
