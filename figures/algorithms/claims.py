@@ -4,8 +4,8 @@ import functools
 from collections.abc import Callable, Iterable
 
 import numpy as np
-from claims import Cells, counted, new_figure
-from estimates import measured, plain, span, two_digits
+from claims import UNCLEAR, Cell, Cells, correct, counted, new_figure
+from estimates import Estimate, measured, plain, span, two_digits
 from matplotlib.figure import Figure
 from measuring import figures
 from scipy import stats
@@ -170,7 +170,49 @@ def table_of_changes() -> Iterable[list[str]]:
             ]
 
 
-TABLES = {"eight": table_of_eight, "changes": table_of_changes}
+def before_and_now() -> dict[str, tuple[Estimate, Estimate, Estimate]]:
+    """Returns the final reward of PPO before and now, and the difference, by environment (protocol.md)."""
+    of = {
+        (x["env_id"], name): np.array(x["finals"])
+        for name in ("before", "now")
+        for x in measured(f"algorithms/{name}")["settings"]
+    }
+    return {
+        env: (
+            Estimate([of[env, "before"]]),
+            Estimate([of[env, "now"]]),
+            Estimate([of[env, "now"], of[env, "before"]], (1, -1)),
+        )
+        for env in ("Hopper-v5", "HalfCheetah-v5")
+    }
+
+
+def table_of_before() -> Iterable[list[str]]:
+    yield ["PPO, mean final reward of 20 seeds", "before", "now", "now − before", "p", "differs after Holm"]
+    rows = before_and_now()
+    cells = {env: Cell("", UNCLEAR, change.seeds, change.p()) for env, (*_, change) in rows.items()}
+    correct(cells.values())
+    for env, (before, now, change) in rows.items():
+        yield [env, str(before), str(now), str(change), f"{change.p():.2f}", "yes" if cells[env].holm else "no"]
+
+
+SHOWN = "episodic_return value_loss value_grad_norm value_grads_clipped policy_loss policy_grad_norm".split()
+SHOWN += "policy_grads_clipped entropy mean_kl max_kl max_ratio clip_fraction explained_variance".split()
+
+
+def table_of_columns() -> Iterable[list[str]]:
+    """Yields the middle 90 % of the iterations of the runs of now, for each column of progress.csv."""
+    yield ["column", *measured("algorithms/columns")]
+    for name in SHOWN:
+        yield [f"`{name}`", *(short(*of[name]) for of in measured("algorithms/columns").values())]
+
+
+def short(low: float, high: float) -> str:
+    """Writes a range with two digits, or three for what is near 1."""
+    return " to ".join(plain(x) if abs(x) >= 100 else f"{x:.2g}".replace("-", "−") for x in (low, high))
+
+
+TABLES = {"eight": table_of_eight, "changes": table_of_changes, "before": table_of_before, "columns": table_of_columns}
 
 
 # Pictures ------------------------------------------------------------------------------------------------------------
