@@ -8,9 +8,12 @@ import sys
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 import tyro
-from conftest import ALGOS, ROOT, load
+from conftest import ALGOS, MICRO, ROOT, load
+from torch import nn
 
 TOOLS = "matplotlib jinja2 scipy pytest pytest-xdist stable-baselines3 ruff".split()  # not for the scripts
 
@@ -37,7 +40,7 @@ def test_readme_commands_are_understood(runs, monkeypatch):
         elif program == "python" and rest[0] != "-m":
             path, *flags = rest
             assert (ROOT / path).is_file()
-            if path == "algos/micro_ppo.py":  # it has no arguments, and loading it would train
+            if Path(path).stem in MICRO:  # they have no arguments, and loading them would train
                 continue
             script, folder = load(Path(path).stem), Path(path).parent.name
             understood[folder] += 1
@@ -53,8 +56,33 @@ def test_readme_commands_are_understood(runs, monkeypatch):
 
 def test_readme_shows_the_loop_as_it_is():
     source = (ROOT / "algos" / "ppo.py").read_text()
-    [loop] = [x for x in re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL) if "def " in x]
+    [loop] = [x for x in re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL) if "def train" in x]
     assert loop in source
+
+
+def test_readme_has_the_lengths_of_the_scripts():
+    rows = re.findall(r"^\| `(algos/\w+\.py)` \|.* (\d+) \|$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert {path for path, _ in rows} == {f"algos/{algo}.py" for algo in ALGOS}
+    assert {path: len((ROOT / path).read_text().splitlines()) for path, _ in rows} == {x: int(y) for x, y in rows}
+
+
+def test_readmes_policy_acts_as_the_checkpoint_does(runs):
+    """The README's lines, run on a checkpoint of a short run, give the script's own mean action."""
+    script, flags = load("ppo"), "--total-timesteps 512 --num-steps 256 --num-minibatches 4 --no-compile --run-name a"
+    script.main(flags.split())
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    [lines] = [x for x in blocks if "torch.load" in x]
+    path = Path("runs/a/checkpoints/iter_000002.pt")
+    names = dict(torch=torch, nn=nn, np=np)
+    exec(re.sub(r'"runs/.*?\.pt"', f'"{path}"', lines), names)
+    checkpoint = script.load_checkpoint(path)
+    args = script.Args(**checkpoint["args"])
+    state = script.State(args)
+    script.restore(state, checkpoint)
+    state.obs_stats.push = lambda obs: None  # the statistics stay those of the checkpoint
+    for obs in np.random.default_rng(0).normal(0, 3, (5, 11)):
+        seen = torch.from_numpy(script.normalize_obs(args, state.obs_stats, obs))
+        np.testing.assert_allclose(names["act"](obs), state.policy.mean(seen).detach(), rtol=1e-4, atol=1e-6)
 
 
 def test_importing_needs_nothing_of_linux(runs):
