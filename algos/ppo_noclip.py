@@ -498,9 +498,9 @@ def open_run(args: Args, state: State) -> Iterator[SimpleNamespace]:
 def write_config(args: Args, folder: Path) -> None:
     versions = {x.__name__: x.__version__ for x in (torch, gym, mujoco, np)} | dict(python=platform.python_version())
     script = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
-    config = dict(algo=ALGO, args=asdict(args), script=script, versions=versions, processor=platform.processor())
-    if sys.platform == "linux":  # which does not tell the processor's name otherwise
-        config["processor"] = Path("/proc/cpuinfo").read_text().partition("model name\t: ")[2].partition("\n")[0]
+    cpuinfo = Path("/proc/cpuinfo").read_text() if sys.platform == "linux" else ""
+    processor = cpuinfo.partition("model name\t: ")[2].partition("\n")[0] or platform.processor() or platform.machine()
+    config = dict(algo=ALGO, args=asdict(args), script=script, versions=versions, processor=processor)
     (folder / "config.json").write_text(json.dumps(config, indent=4))
 
 
