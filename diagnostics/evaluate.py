@@ -98,20 +98,20 @@ def film(args: Args, source: Source) -> None:
     own, with its wrappers, made with a render mode."""
     import imageio  # only a video needs it
 
-    # A script's make_actors takes no render mode, so gym.make is given one behind its back.
+    # A script's State takes no render mode, so gym.make is given one behind its back.
     with mock.patch.object(gym, "make", partial(gym.make, render_mode="rgb_array")):
         script, settings, state = sampling.fresh_state(source, (args.seed, source.iteration), 1, 32)
     parameters = torch.from_numpy(acting_parameters(source, args.deterministic))
     nn.utils.vector_to_parameters(parameters, state.policy.parameters())
-    [actor] = state.actors
+    [worker] = state.workers
     try:
-        fps = actor.env.metadata.get("render_fps", 30)
+        fps = worker.env.metadata.get("render_fps", 30)
         stride = max(1, round(fps / 30))
-        actor.env = camera = Camera(actor.env, stride)
+        worker.env = camera = Camera(worker.env, stride)
         while not camera.ended:
-            script.rollout(settings, state)
+            sampling.rollout(script, settings, state)
         if camera.frames[0] is None:
-            raise RuntimeError("its render() returns nothing; make_actors must make it with gym.make")
+            raise RuntimeError("its render() returns nothing; State must make it with gym.make")
     except Exception as error:
         sys.unraisablehook = lambda _: None  # a renderer that failed to start also fails to close
         advice = "without a screen, install libegl1 and libgl1-mesa-dri (their names in Debian) and set MUJOCO_GL=egl"
@@ -255,7 +255,7 @@ def main(argv: list[str] | None = None) -> None:
 
 def episode_work(args: Args, source: Source) -> kept.Work:
     """Describes the episodes of a checkpoint to measure_missing."""
-    step = runs.load_script(source.script).load_checkpoint(source.path)["global_step"]
+    step = runs.checkpoint_of(source)["global_step"]
     cell = dict(global_step=step, episodes=args.episodes, deterministic=args.deterministic)
     cells = [kept.identify(source, args.seed) | cell]
     return kept.Work(source, cells, args.episodes, partial(draw, args, source), measure_episodes)

@@ -222,18 +222,21 @@ def make_plan(run: Run) -> Plan:
 
     script = runs.load_script(runs.script_of(run.algo))
     args = tyro.cli(script.Args, args=run.flags, prog=f"benchmark.sh: {run.algo}.py")
-    script.check_arguments(args)
+    try:
+        script.check_arguments(args)
+    except script.BadInput as error:
+        stop(f"{run.algo}.py: {error}")
     # The hash is of the settings, so two experiments that spell the same settings differently share the run.
-    text = json.dumps({k: v for k, v in vars(args).items() if k not in script.NOT_OF_THE_RUN}, sort_keys=True)
+    text = json.dumps({k: v for k, v in vars(args).items() if k not in script.MAY_DIFFER}, sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
     short = f"{args.env_id}__{run.algo}__{digest}__seed{args.seed}".replace("/", "-").replace(":", "-")
     folder, reached = Path(args.runs_dir) / short, 0
     for newest in sorted(folder.glob("checkpoints/iter_*.pt"))[-1:]:
         with contextlib.suppress(Exception):  # the script itself will say that its checkpoint is damaged
             reached = torch.load(newest, weights_only=True)["global_step"]
-    others = {"env_id", "seed", "checkpoint_every", *script.NOT_OF_THE_RUN}
+    others, planned = {"env_id", "seed", *script.MAY_DIFFER}, runs.planned_steps(dict(args=vars(args)))
     setting = " ".join([run.algo, *(runs.flag(k, x) for k, x in vars(args).items() if k not in others)])
-    return Plan(run, script.run_folder(args).name, folder, reached >= script.planned_steps(args), setting)
+    return Plan(run, script.run_folder(args).name, folder, reached >= planned, setting)
 
 
 # Launchers -----------------------------------------------------------------------------------------------------------
@@ -472,7 +475,7 @@ def read_arguments(argv: list[str]) -> tuple[Args, list[str]]:
     return args, argv[end + 1 :]
 
 
-OF_ONE_RUN = "run-name runs-dir seed env-id total-timesteps overwrite".split()  # flags that --set must not give to all
+OF_ONE_RUN = "run-name runs-dir seed env-id total-timesteps".split()  # flags that --set must not give to all
 
 
 def main() -> None:

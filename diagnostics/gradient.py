@@ -100,7 +100,7 @@ def segment_sums(
     """Samples fresh segments and returns for each its sums, and those of its windows. For each segment, `windows` gives
     the length of a window by the number of pairs of the estimate that the window belongs to."""
     script, args, state = sampling.fresh_state(source, seed, num_envs, num_steps)
-    experience = script.rollout(args, state)
+    experience = sampling.rollout(script, args, state)
     batch = script.estimate_advantages(args, state, experience)
     advantages = torch.stack([batch["advantages"], *other_advantages(script, args, state, experience, true_value)])
     parameters = sampling.flat_parameters(state.policy).requires_grad_()
@@ -133,7 +133,7 @@ def other_advantages(
     parameters, scale, shift = true_value
     network = sampling.with_parameters(state.value, torch.from_numpy(parameters))
     monte_carlo = replace(args, gae_lambda=1.0)
-    true_state = replace(state, value=lambda obs: network(obs) * scale + shift)
+    true_state = sampling.changed(state, value=lambda obs: network(obs) * scale + shift)
     gae, unbiased = (script.estimate_advantages(x, true_state, experience)["advantages"] for x in (args, monte_carlo))
     return [gae, returns(script, args, state, experience), unbiased]
 
@@ -148,7 +148,7 @@ def obs_and_returns(source: Source, seed: tuple[int, ...], num_envs: int, num_st
     """Returns the observations and returns of fresh segments. Of millions of pairs, only what the fit needs should
     leave the worker."""
     script, args, state = sampling.fresh_state(source, seed, num_envs, num_steps)
-    experience = script.rollout(args, state)
+    experience = sampling.rollout(script, args, state)
     return dict(obs=experience["obs"], returns=returns(script, args, state, experience).numpy())
 
 
@@ -163,7 +163,7 @@ def fit_value(
     # This is enough: at every checkpoint that we looked at, the fit explains more variance than the run's own network.
     train, size, epochs = len(obs) - len(obs) // 10, 512, 20
     scale, shift = targets[:train].std().item(), targets[:train].mean().item()
-    _, network = script.make_networks(settings, obs.shape[1], *state.actors[0].env.action_space.shape)
+    network = sampling.new_state(script, settings).value
     optimizer = torch.optim.Adam(network.parameters(), lr=3e-3)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, epochs * -(-train // size))
     shuffles = torch.Generator().manual_seed(args.seed)

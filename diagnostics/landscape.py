@@ -8,8 +8,8 @@ change along the step that the algorithm takes from few or from many pairs, and 
 These are the axes of the surfaces in "A Closer Look at Deep Policy Gradients" (CL), Fig. 6, 7 and 13 to 18. One unit
 along the step is the algorithm's whole update from the checkpoint, including its optimizer and learning rate. One unit
 along the random direction is a Gaussian vector rescaled to norm 2, the same for all steps from a checkpoint. The
-surrogate is the script's `objective` on the batch that the step came from. The true reward is the mean return of
-complete episodes. Every point gets as many episodes as have about --reward-pairs pairs under the checkpoint's own
+surrogate is minus the script's `policy_loss`, on the batch that the step came from. The true reward is the mean return
+of complete episodes. Every point gets as many episodes as have about --reward-pairs pairs under the checkpoint's own
 policy.
 
 All points of a checkpoint have common random numbers: the episode of a seed has the same reset and the same action
@@ -80,7 +80,7 @@ def take_step(
     step = sampling.flat_parameters(state.policy) - start
     with torch.no_grad():
         places = [sampling.with_parameters(state.policy, start + a * step + b * random) for a, b in points]
-        return step, [script.objective(args, policy, batch).item() for policy in places]
+        return step, [sampling.objective(script, args, policy, batch).item() for policy in places]
 
 
 def draw(args: Args, source: Source, sample: Sampler, missing: list[dict[str, Any]]) -> tuple[float, dict[int, Any]]:

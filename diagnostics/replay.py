@@ -77,13 +77,13 @@ def replay(args: Args, sources: list[Source], folder: Path) -> dict[int, tuple[d
     each iteration its numbers, and the policy parameters [P] before and after it. The states after the wanted
     iterations are saved in the folder."""
     script, settings, state = sampling.training_state(sources[0])
-    base, later = script.load_checkpoint(sources[0].path), {source.iteration: source for source in sources[1:]}
+    base, later = runs.checkpoint_of(sources[0]), {source.iteration: source for source in sources[1:]}
     rows = {int(row["iteration"]): row for row in runs.read_progress(sources[0].run)}
     taken, arrived = {}, sources[0].iteration
     seconds = 0.1 if sys.stderr.isatty() else 30  # a file gets a line now and then
     for i in tqdm(range(arrived, max(args.last, *later, 0)), "replay", leave=False, mininterval=seconds):
         before = sampling.flat_parameters(state.policy).numpy()
-        script.begin_episodes(settings, state)
+        begin_episodes(settings, state, base)
         numbers = take_iteration(script, settings, state)
         numbers["unlike_progress"] = unlike_progress(numbers, rows.get(i))
         numbers |= dict(next_checkpoint=None, unlike_checkpoint=None)
@@ -92,12 +92,20 @@ def replay(args: Args, sources: list[Source], folder: Path) -> dict[int, tuple[d
             save_state(base, state, Source(script, folder, i + 1).path)
         if i + 1 in later:
             _, _, there = sampling.training_state(later[i + 1])
-            parts = [name for name in vars(state) if name != "actors"]
+            parts = [name for name in vars(state) if name != "workers"]
             unlike = [name for name in parts if not same(getattr(state, name), getattr(there, name))]
             for j in range(arrived, i + 1):
                 taken[j][0].update(next_checkpoint=i + 1, unlike_checkpoint=unlike)
-            state, arrived = there if unlike else state, i + 1
+            state, arrived, base = there if unlike else state, i + 1, runs.checkpoint_of(later[i + 1])
     return taken
+
+
+def begin_episodes(settings: Any, state: Any, checkpoint: dict[str, Any]) -> None:
+    """Begins new episodes after each checkpoint of a run of an older script, as it did. Its checkpoints have none."""
+    every = getattr(settings, "checkpoint_every", None)
+    if every and "workers" not in checkpoint and state.iteration % every == 0:
+        for worker in state.workers:
+            worker.obs = None
 
 
 def save_state(base: dict[str, Any], state: Any, path: Path) -> None:
@@ -141,17 +149,20 @@ WHEN = "before", "after"  # the update
 
 def take_iteration(script: ModuleType, settings: Any, state: Any) -> dict[str, Any]:
     """Takes the state through one iteration, in place, and measures the update on its own batch."""
-    before, lengths = sampling.copied(state), [actor.episode_length for actor in state.actors]
-    experience = script.rollout(settings, state)
+    before = sampling.copied(state)
+    lengths = [0 if worker.obs is None else len(worker.actions) for worker in state.workers]
+    experience = sampling.rollout(script, settings, state)
     batch = script.estimate_advantages(settings, state, experience)
     steps = episode_steps(experience, settings.num_steps, lengths)
-    numbers = dict(policy_gradient=gradient_norm(script.objective(settings, state.policy, batch), state.policy))
+    loss = script.policy_loss(settings, state.policy(batch["obs"]), batch)
+    numbers = dict(policy_gradient=gradient_norm(loss, state.policy))
     if hasattr(state, "value"):
-        numbers["value_gradient"] = gradient_norm(script.value_loss(settings, state.value, batch), state.value)
+        loss = script.value_loss(settings, state.value(batch["obs"]), batch)
+        numbers["value_gradient"] = gradient_norm(loss, state.value)
     numbers["statistics"] = script.update(settings, state, batch)
     numbers |= step_size(state.policy, batch, steps)
     with torch.no_grad():
-        values = [script.objective(settings, policy, batch).item() for policy in (before.policy, state.policy)]
+        values = [sampling.objective(script, settings, x.policy, batch).item() for x in (before, state)]
     numbers |= dict(promised=values[1] - values[0], drift=drift(before, state))
     if hasattr(state, "value"):
         numbers["explained_variance"] = [explained_variance(x.value, batch) for x in (before, state)]
@@ -160,7 +171,7 @@ def take_iteration(script: ModuleType, settings: Any, state: Any) -> dict[str, A
 
 def episode_steps(experience: dict[str, Any], num_steps: int, lengths: list[int]) -> list[int]:
     """Returns for each pair [B] which step of its episode it is, 1 being the first. `lengths` gives the steps
-    that each actor's unfinished episode had before the rollout."""
+    that each worker's unfinished episode had before the rollout."""
     begins = {rows.start: length for rows, length in zip(sampling.segment_rows(experience, num_steps), lengths)}
     steps, step = [], 0
     for row, ended in enumerate(experience["ends"]):
@@ -197,7 +208,7 @@ def drift(before: Any, after: Any) -> dict[str, dict[str, Any]]:
     it is empty."""
     found = {}
     for name, old in vars(before).items():
-        if before.iteration and hasattr(old, "frozen"):
+        if before.iteration and hasattr(old, "push"):
             new, scale = getattr(after, name), old.std + 1e-8
             changes = dict(mean=(new.mean - old.mean) / scale, std=(new.std - old.std) / scale)
             found[name] = {key: float(np.abs(x).max()) for key, x in changes.items()}

@@ -246,9 +246,10 @@ def summarize(checkpoint: dict[str, Any]) -> dict[str, Any]:
 def read_run(args: Args, sources: list[Source], style: dict[str, Any], out: Path) -> Run:
     folder, script = sources[0].run, runs.load_script(sources[0].script)
     config = runs.read_config(folder)
-    saved = {source.iteration: summarize(script.load_checkpoint(source.path)) for source in sources}
+    saved = {source.iteration: summarize(runs.checkpoint_of(source)) for source in sources}
     stds = {i: x["stds"] for i, x in saved.items() if x["stds"] is not None}
-    space = script.make_actors(script.Args(**config["args"]))[0].env.action_space
+    env = sampling.new_state(script, runs.read_args(script, config["args"])).workers[0].env
+    space = env.unwrapped.action_space  # not that of a wrapper which clips or squashes actions
     bounded = space.is_bounded() and config["args"].get("bound_action") != "tanh"
     bounds, critic = ((space.high - space.low) / 2).tolist() if bounded else None, runs.has_critic(sources[0])
     run = Run(folder.name, style, config, vars(script.Args()), read_columns(folder), stds, bounds, critic)

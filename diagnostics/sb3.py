@@ -29,7 +29,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -110,24 +110,25 @@ class Args:
     compile: bool = False  # its updates are ordinary torch
 
 
-@dataclass
 class State:
-    """Everything that training changes. A checkpoint holds all of it but the actors."""
+    """Everything that training changes. A checkpoint holds all of it but the workers."""
 
-    actors: list[Actor]
-    rng: np.random.Generator
-    policy: Policy
-    value: Value
-    adam: dict[str, Any]  # of both networks: step, exp_avg [P] and exp_avg_sq [P], parameters in SB3's order
-    obs_stats: RunningStats
-    reward_stats: RunningStats
-    iteration: int = 0
-    global_step: int = 0
+    def __init__(self, args: Args):
+        self.workers = [Worker(make_env(args)) for _ in range(args.num_envs)]
+        env = self.workers[0].env
+        shape = env.observation_space.shape
+        self.rng = np.random.default_rng(args.seed)
+        self.policy, self.value = make_networks(args, shape[0], env.action_space.shape[0])
+        # Of both networks: step, exp_avg [P] and exp_avg_sq [P], parameters in SB3's order.
+        zeros = torch.zeros(sum(p.numel() for x in (self.policy, self.value) for p in x.parameters()))
+        self.adam = dict(step=0.0, exp_avg=zeros, exp_avg_sq=zeros.clone())
+        self.obs_stats, self.reward_stats = (RunningStats(x, args.norm_eps, args.norm_training) for x in (shape, ()))
+        self.iteration, self.global_step = 0, 0
 
 
 @dataclass
-class Actor:
-    """An environment and its unfinished episode."""
+class Worker:
+    """An environment and its unfinished episode, which no file has."""
 
     env: gym.Env
     obs: np.ndarray | None = None  # [obs] as the networks see it; None: to be reset
@@ -139,56 +140,49 @@ class Actor:
 # Rollout -------------------------------------------------------------------------------------------------------------
 
 
-def begin_episodes(args: Args, state: State) -> None:
-    """Gives every actor a new episode, since no file says where the old ones were."""
-    text = "iterations repeated here are statistically equivalent, not identical"
-    note(f"SB3 saves neither random numbers nor environments, so {text}")
-    state.actors = [Actor(actor.env) for actor in state.actors]
+def rollout(args: Args, state: State) -> tuple[dict[str, np.ndarray], list[Episode]]:
+    """Steps all workers together num_steps times, since VecNormalize's statistics take their observations together.
 
-
-def rollout(args: Args, state: State) -> dict[str, Any]:
-    """Steps all actors together num_steps times, since VecNormalize's statistics take their observations together.
-
-    Returns what `rollout` of algos/ppo.py returns, actor after actor, which is also the order of SB3's buffer."""
+    Returns what `rollout` of algos/ppo.py returns, worker after worker, which is also the order of SB3's buffer."""
     policy_mean, std = numpy_forward(state.policy.mean), state.policy.log_std.detach().exp().numpy()
-    spaces = state.actors[0].env.observation_space, state.actors[0].env.action_space
+    spaces = state.workers[0].env.observation_space, state.workers[0].env.action_space
     low, high, dtype = spaces[1].low, spaces[1].high, spaces[0].dtype
-    if any(actor.obs is None for actor in state.actors):
-        seeds = [int(state.rng.integers(2**31)) for _ in state.actors]
-        raw = np.array([actor.env.reset(seed=seed)[0] for actor, seed in zip(state.actors, seeds)], dtype)
-        for actor, obs in zip(state.actors, observe(args, state.obs_stats, raw)):
-            actor.obs, actor.past_rewards = obs, 0.0
+    if any(worker.obs is None for worker in state.workers):
+        seeds = [int(state.rng.integers(2**31)) for _ in state.workers]
+        raw = np.array([worker.env.reset(seed=seed)[0] for worker, seed in zip(state.workers, seeds)], dtype)
+        for worker, obs in zip(state.workers, observe(args, state.obs_stats, raw)):
+            worker.obs, worker.past_rewards = obs, 0.0
 
-    rows, episodes = [[] for _ in state.actors], []
+    rows, episodes = [[] for _ in state.workers], []
     for t in range(args.num_steps):
-        obs = np.array([actor.obs for actor in state.actors])
+        obs = np.array([worker.obs for worker in state.workers])
         actions = policy_mean(obs) + std * state.rng.standard_normal((len(obs), len(std)), dtype=np.float32)
         raw, finals, rewards = [], {}, np.empty(len(obs), np.float32)
         terminated, truncated = np.zeros(len(obs), bool), np.zeros(len(obs), bool)
-        for i, actor in enumerate(state.actors):
+        for i, worker in enumerate(state.workers):
             # The clipping counts as a part of the environment: probabilities are those of the action as drawn.
-            next_obs, reward, terminated[i], truncated[i], _ = actor.env.step(actions[i].clip(low, high))
-            rewards[i], actor.episode_return = reward, actor.episode_return + float(reward)
-            actor.episode_length += 1
+            next_obs, reward, terminated[i], truncated[i], _ = worker.env.step(actions[i].clip(low, high))
+            rewards[i], worker.episode_return = reward, worker.episode_return + float(reward)
+            worker.episode_length += 1
             if terminated[i] or truncated[i]:
-                episodes.append((actor.episode_return, actor.episode_length))
-                actor.episode_return, actor.episode_length = 0.0, 0
+                episodes.append((worker.episode_return, worker.episode_length))
+                worker.episode_return, worker.episode_length = 0.0, 0
                 finals[i] = np.asarray(next_obs, dtype)
-                next_obs, _ = actor.env.reset()
+                next_obs, _ = worker.env.reset()
             raw.append(next_obs)
 
         # An episode's last observation is normalized by the statistics, but they take in the next one's first instead.
         seen = observe(args, state.obs_stats, np.array(raw, dtype))
         learned = scale_rewards(args, state, rewards, terminated | truncated)
-        for i, actor in enumerate(state.actors):
-            actor.obs = seen[i]
+        for i, worker in enumerate(state.workers):
+            worker.obs = seen[i]
             next_obs = normalize(args, state.obs_stats, finals[i]) if i in finals else seen[i]
             end = i in finals or t == args.num_steps - 1
             rows[i].append((obs[i], next_obs, actions[i], learned[i], terminated[i], end))
 
     names = "obs", "next_obs", "actions", "rewards", "terminations", "ends"
-    columns = zip(*[row for of_actor in rows for row in of_actor])
-    return {name: np.array(x) for name, x in zip(names, columns)} | dict(episodes=episodes)
+    columns = zip(*[row for of_worker in rows for row in of_worker])
+    return {name: np.array(x) for name, x in zip(names, columns)}, episodes
 
 
 def numpy_forward(network: nn.Sequential) -> Callable[[np.ndarray], np.ndarray]:
@@ -221,13 +215,13 @@ def normalize(args: Args, stats: RunningStats, raw: np.ndarray) -> np.ndarray:
 
 
 def scale_rewards(args: Args, state: State, rewards: np.ndarray, ended: np.ndarray) -> np.ndarray:
-    """Returns what is learned from the raw rewards [n] of one step of all actors, in float32 as SB3 has them."""
+    """Returns what is learned from the raw rewards [n] of one step of all workers, in float32 as SB3 has them."""
     if not args.reward_scale:
         return rewards
-    sums = np.array([actor.past_rewards for actor in state.actors]) * args.norm_gamma + rewards
+    sums = np.array([worker.past_rewards for worker in state.workers]) * args.norm_gamma + rewards
     state.reward_stats.push(sums)
-    for actor, total, end in zip(state.actors, sums, ended):
-        actor.past_rewards = 0.0 if end else total
+    for worker, total, end in zip(state.workers, sums, ended):
+        worker.past_rewards = 0.0 if end else total
     scaled = (rewards / state.reward_stats.std).clip(-args.reward_clip_range, args.reward_clip_range)
     return scaled.astype(np.float32)
 
@@ -282,20 +276,19 @@ def value_at(schedule: Schedule, done: float) -> float:
 # Update --------------------------------------------------------------------------------------------------------------
 
 
-def objective(args: Args, policy: Callable, batch: dict[str, Tensor]) -> Tensor:
-    """Returns PPO's clipped surrogate plus the entropy bonus, which the policy's part of the loss maximizes."""
-    new_policy, advantages, eps = policy(batch["obs"]), batch["advantages"], batch["clip_range"]
+def policy_loss(args: Args, pi: Independent, batch: dict[str, Tensor]) -> Tensor:
+    """Returns minus PPO's clipped surrogate, minus the entropy bonus: the policy's part of the loss."""
+    advantages, eps = batch["advantages"], batch["clip_range"]
     if args.normalize_advantage and len(advantages) > 1:
         advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
-    ratio = torch.exp(new_policy.log_prob(batch["actions"]) - batch["old_log_probs"])
+    ratio = torch.exp(pi.log_prob(batch["actions"]) - batch["old_log_probs"])
     surrogate = torch.min(advantages * ratio, advantages * ratio.clamp(1 - eps, 1 + eps)).mean()
-    return surrogate + args.entropy_coef * new_policy.entropy().mean()
+    return -(surrogate + args.entropy_coef * pi.entropy().mean())
 
 
-def value_loss(args: Args, value: Callable, batch: dict[str, Tensor]) -> Tensor:
+def value_loss(args: Args, values: Tensor, batch: dict[str, Tensor]) -> Tensor:
     """Returns the mean squared error. With clip_range_vf it is that of a value clipped to be near the old one; unlike
     in algos/ppo.py, it is not the larger of both errors."""
-    values = value(batch["obs"])
     if args.clip_range_vf is not None:
         eps, old_values = batch["clip_range_vf"], batch["old_values"]
         values = old_values + (values - old_values).clamp(-eps, eps)
@@ -322,7 +315,8 @@ def update(args: Args, state: State, batch: dict[str, Tensor]) -> dict[str, floa
             if far:
                 break
             adam.zero_grad()
-            loss = args.vf_coef * value_loss(args, state.value, minibatch) - objective(args, state.policy, minibatch)
+            pi, values = state.policy(minibatch["obs"]), state.value(minibatch["obs"])
+            loss = args.vf_coef * value_loss(args, values, minibatch) + policy_loss(args, pi, minibatch)
             loss.backward()
             own = [torch.cat([p.grad.flatten() for p in x.parameters()]).norm() for x in (state.policy, state.value)]
             norms.append([float(nn.utils.clip_grad_norm_(parameters, args.max_grad_norm)), *map(float, own)])
@@ -380,7 +374,7 @@ class Policy(nn.Module):
     def forward(self, obs: Tensor) -> Independent:
         means = self.mean(obs)
         stds = self.log_std.exp().expand_as(means)
-        return Independent(Normal(means, stds, validate_args=False), 1, validate_args=False)
+        return Independent(Normal(means, stds), 1)
 
 
 class Value(nn.Module):
@@ -395,13 +389,13 @@ class Value(nn.Module):
 class RunningStats:
     """Mean and variance as VecNormalize has them: in batches of all environments, from a count of 1e-4 on."""
 
-    def __init__(self, shape: tuple[int, ...], eps: float, frozen: bool):
-        self.frozen, self.eps = frozen, eps
+    def __init__(self, shape: tuple[int, ...], eps: float, training: bool):
+        self.training, self.eps = training, eps
         self.count, self.mean, self.var = 1e-4, np.zeros(shape), np.ones(shape)
 
     def push(self, x: np.ndarray) -> None:
-        """Takes in x [n, ...], unless frozen."""
-        if self.frozen:
+        """Takes in x [n, ...], unless VecNormalize was told not to."""
+        if not self.training:
             return
         delta, count = x.mean(0) - self.mean, self.count + len(x)
         squares = self.var * self.count + x.var(0) * len(x) + delta**2 * self.count * len(x) / count
@@ -426,18 +420,9 @@ def make_networks(args: Args, obs_size: int, action_size: int) -> tuple[Policy, 
     return Policy(mlp(args.policy_hidden, action_size), action_size), Value(mlp(args.value_hidden, 1))
 
 
-def make_actors(args: Args) -> list[Actor]:
+def make_env(args: Args) -> gym.Env:
     mujoco.set_mju_user_warning(lambda _: None)  # otherwise HalfCheetah writes MUJOCO_LOG.TXT where it is started
-    return [Actor(gym.make(args.env_id, disable_env_checker=True)) for _ in range(args.num_envs)]
-
-
-def initial_state(args: Args, actors: list[Actor]) -> State:
-    shape = actors[0].env.observation_space.shape
-    policy, value = make_networks(args, shape[0], actors[0].env.action_space.shape[0])
-    zeros = torch.zeros(sum(p.numel() for x in (policy, value) for p in x.parameters()))
-    adam = dict(step=0.0, exp_avg=zeros, exp_avg_sq=zeros.clone())
-    stats = [RunningStats(x, args.norm_eps, not args.norm_training) for x in (shape, ())]
-    return State(actors, np.random.default_rng(args.seed), policy, value, adam, *stats)
+    return gym.make(args.env_id, disable_env_checker=True)
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
@@ -490,9 +475,9 @@ def settings_of(agent: Agent, env_id: str) -> Args:
     )
 
 
-def make_checkpoint(agent: Agent, args: Args, actors: list[Actor]) -> dict[str, Any]:
+def make_checkpoint(agent: Agent, args: Args) -> dict[str, Any]:
     """Returns the fields of the agent's state."""
-    state = initial_state(args, actors)
+    state = State(replace(args, num_envs=1))  # of which no environment is kept
     with torch.no_grad():
         for ours, theirs in zip(in_order(state), agent.networks.values()):
             ours.copy_(theirs)
@@ -578,20 +563,20 @@ def main(argv: list[str] | None = None) -> None:
         note(f"--monitor says that the environment was {monitored}, but --env-id says {env_id}")
     agents = find_agents(files)
     try:
-        actors = make_actors(Args(env_id=env_id))
+        env = make_env(Args(env_id=env_id))
     except (gym.error.Error, ImportError, TypeError, ValueError) as error:
         stop(" ".join(f"--env-id {env_id}: {error}".split()))
     script = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
     checkpoints, made = {}, []
     for agent in agents:
-        check_environment(agent, actors[0].env, env_id)
+        check_environment(agent, env, env_id)
         path = find_statistics(files, agent, env_id)
         agent.statistics = read_vecnormalize(path) if path else {}
         by = f"normalized by {path}" if path else "not normalized"
         made.append(f"iteration {agent.iteration}: {agent.path}, {by}")
         args = settings_of(agent, env_id)
         config = dict(algo="sb3", args=asdict(args), script=script, versions=dict(stable_baselines3=agent.version))
-        checkpoints[agent.iteration] = config | make_checkpoint(agent, args, actors)
+        checkpoints[agent.iteration] = config | make_checkpoint(agent, args)
     try:
         files.out.mkdir(parents=True)
         (files.out / "checkpoints").mkdir()

@@ -67,13 +67,14 @@ def take_update(source: Source, seed: tuple[int, ...], num_envs: int, num_steps:
     """Returns the policy parameters [P] after one whole update on a fresh batch, and by how much the surrogate rose on
     that batch."""
     script, args, state = sampling.fresh_state(source, seed, num_envs, num_steps)
-    experience = script.rollout(args, state)
+    experience = sampling.rollout(script, args, state)
     # More environments would shift the schedules of the update, which count in batches of the size that training uses.
     args = sampling.read_checkpoint(source)[1]
     batch = script.estimate_advantages(args, state, experience)
-    before = script.objective(args, state.policy, batch).item()
+    before = sampling.objective(script, args, state.policy, batch).item()
     script.update(args, state, batch)
-    return sampling.flat_parameters(state.policy).numpy(), script.objective(args, state.policy, batch).item() - before
+    promised = sampling.objective(script, args, state.policy, batch).item() - before
+    return sampling.flat_parameters(state.policy).numpy(), promised
 
 
 def training_step(source: Source, seed: tuple[int, ...], num_envs: int, num_steps: int) -> np.ndarray:

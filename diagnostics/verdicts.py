@@ -365,7 +365,7 @@ def judge_generators(states: dict[int, str]) -> list[Finding]:
         if before != iteration and len(set(states.values())) > 1:
             number = f"its state in checkpoint {iteration} is that of checkpoint {before}"
             text = f"The random generator was reset by iteration {iteration}, so noise and minibatches come again:"
-            return [Finding(BAD, number, f"{text} seed it once, in initial_state.")]
+            return [Finding(BAD, number, f"{text} seed it once, in State.")]
     return []
 
 
@@ -462,7 +462,7 @@ def judge_optimizer(network: str, steps: dict[int, float], expected: int) -> lis
     for (before, many), (after, few) in zip(steps.items(), list(steps.items())[1:]):
         number = f"it had taken {many:,.0f} steps by iteration {before}, and {few:,.0f} by iteration {after}"
         if few <= many:
-            text = f"The Adam of the {network} forgot its moments: make it once, in initial_state."
+            text = f"The Adam of the {network} forgot its moments: make it once, in State."
             return [Finding(BAD, number, text)]
         if few - many < expected * (after - before):
             text = f"The {network} takes fewer steps than the {expected:,} an iteration of its epochs and minibatches. "

@@ -59,11 +59,14 @@ class Case(NamedTuple):
 COUNT = "    state.iteration += 1\n"
 TARGETS = "value_targets=advantages + old_values"
 MASK = """        if not ends[t]:
-            sums[t] += args.gamma * args.gae_lambda * sums[t + 1]
+            advantages[t] += args.gamma * args.gae_lambda * advantages[t + 1]
 """
 NOISE = "noise = std * state.rng.standard_normal("
 STALE = "    policy_mean = numpy_forward(state.policy.mean)\n"
-STEP = "            raw_obs, reward, terminated, truncated, _ = actor.env.step(bound_action(args, actor.env, action))\n"
+STEP = "terminated, truncated, _ = worker.env.step(action.copy())  # may change it\n"
+ROW = "rows.append((obs, action, reward, next_obs, termination, end))"
+SPACE = "worker.env.unwrapped.action_space"
+RATIOS = 'ratios = torch.exp(pi.log_prob(batch["actions"]) - batch["old_log_probs"])'
 OBSERVE = """        stats.push(obs)
         obs = (obs - stats.mean) / (stats.std + 1e-8)
 """
@@ -125,7 +128,7 @@ BUGS = [
         "terminals-bootstrapped",
         "V of a terminal state is not 0",
         "terminal",
-        (('    next_values[torch.from_numpy(experience["terminations"])] = 0.0\n', ""),),
+        (('    next_values[torch.from_numpy(steps["terminations"])] = 0.0\n', ""),),
         tuning=True,
         envs=("Hopper-v5",),  # HalfCheetah has no terminal states
     ),
@@ -154,10 +157,10 @@ BUGS = [
         "observations were reset",
         (
             (
-                "            experience = rollout(args, state)\n",
+                "            steps, episodes = rollout(args, state)\n",
                 "            if state.iteration == 41:\n"
                 "                state.obs_stats = RunningStats(np.zeros_like(state.obs_stats.mean))\n"
-                "            experience = rollout(args, state)\n",
+                "            steps, episodes = rollout(args, state)\n",
             ),
         ),
     ),
@@ -165,7 +168,7 @@ BUGS = [
         "rewards-x100",
         "the environment's rewards are 100 times as large from iteration 30 on",
         "does not earn what training logged|scale of the rewards",
-        ((STEP, f"{STEP}            reward = reward * (100 if state.iteration >= 30 else 1)\n"),),
+        ((STEP, f"{STEP}            raw_reward = raw_reward * (100 if state.iteration >= 30 else 1)\n"),),
         tuning=True,
     ),
     Case(
@@ -192,10 +195,8 @@ BUGS = [
         "both learning rates are 30 times as large",
         "too far|policy_lr",
         (
-            (
-                "args.policy_lr * lr_fraction, args.value_lr * lr_fraction",
-                "30 * args.policy_lr * lr_fraction, 30 * args.value_lr * lr_fraction",
-            ),
+            ("policy_norm = args.policy_lr * lr_fraction", "policy_norm = 30 * args.policy_lr * lr_fraction"),
+            ("value_norm = args.value_lr * lr_fraction", "value_norm = 30 * args.value_lr * lr_fraction"),
         ),
         tuning=True,
     ),
@@ -215,8 +216,8 @@ BUGS = [
             (
                 STALE,
                 "    if state.iteration % args.checkpoint_every == 0:\n"
-                "        state.actors[0].env.acting = numpy_forward(state.policy.mean)\n"
-                "    policy_mean = state.actors[0].env.acting\n",
+                "        state.workers[0].env.acting = numpy_forward(state.policy.mean)\n"
+                "    policy_mean = state.workers[0].env.acting\n",
             ),
         ),
         tuning=True,
@@ -237,7 +238,7 @@ BUGS = [
         "entropy-sign",
         "the entropy bonus of 0.01 is a penalty",
         "entropy bonus|objective",
-        (("return surrogate + args.entropy_coef", "return surrogate - args.entropy_coef"),),
+        (("return -(surrogate + args.entropy_coef", "return -(surrogate - args.entropy_coef"),),
         flags="--entropy-coef 0.01",
     ),
     Case(
@@ -251,13 +252,13 @@ BUGS = [
         "value-broadcast",
         "values [B, 1] minus targets [B] in the value loss",
         "value loss|critic",
-        (("losses = (values - targets) ** 2", "losses = (values[:, None] - targets) ** 2"),),
+        (('losses = (values - batch["value_targets"])', 'losses = (values[:, None] - batch["value_targets"])'),),
     ),
     Case(
         "update-descends",
         "the update descends the objective",
         "does not raise its objective|lowered its objective",
-        (("policy_loss = lambda *x: -objective(*x)", "policy_loss = lambda *x: objective(*x)"),),
+        (("state.policy_adam, policy_loss, batch", "state.policy_adam, lambda *x: -policy_loss(*x), batch"),),
         tuning=True,
     ),
     Case(
@@ -271,7 +272,7 @@ BUGS = [
         "policy-rate",
         "the policy's learning rate is 30 times the value network's",
         "policy_lr|learning rate|too far",
-        (("    policy_lr, value_lr = args.policy_lr * ", "    policy_lr, value_lr = 30 * args.value_lr * "),),
+        (("policy_norm = args.policy_lr * ", "policy_norm = 30 * args.value_lr * "),),
         tuning=True,
     ),
     Case(
@@ -309,19 +310,14 @@ BUGS += [
         "ends-shifted",
         "GAE takes the ends of episodes from the row before",
         "value targets|advantages",
-        (('experience["ends"].tolist()', 'np.roll(experience["ends"], 1).tolist()'),),
+        (('steps["ends"].tolist()', 'np.roll(steps["ends"], 1).tolist()'),),
         **NEW,
     ),
     Case(
         "cuts-not-bootstrapped",
         "V counts as 0 where a rollout or a time limit cuts an episode",
         "cut",
-        (
-            (
-                'next_values[torch.from_numpy(experience["terminations"])]',
-                'next_values[torch.from_numpy(experience["ends"])]',
-            ),
-        ),
+        (('next_values[torch.from_numpy(steps["terminations"])]', 'next_values[torch.from_numpy(steps["ends"])]'),),
         **NEW,
     ),
     Case(
@@ -342,14 +338,14 @@ BUGS += [
         "next-obs-raw",
         "the next observation is not normalized before its value is taken",
         "next_obs is not",
-        (("next_obs=actor.obs,", "next_obs=raw_obs.astype(np.float32),"),),
+        ((ROW, ROW.replace("next_obs", "worker.raw_obs.astype(np.float32)")),),
         **NEW,
     ),
     Case(
         "clipped-actions-kept",
         "log-probabilities are of the clipped action, and not of the one that was drawn",
         "actions are not the policy's|log-prob",
-        (("actions=action,", "actions=bound_action(args, actor.env, action),"),),
+        ((ROW, ROW.replace("action,", f"action.clip({SPACE}.low, {SPACE}.high),")),),
         flags="--bound-action clip",
         **NEW,
     ),
@@ -357,24 +353,14 @@ BUGS += [
         "log-probs-averaged",
         "log-probabilities are averaged over the action's dimensions, and not summed",
         "clipped surrogate|log-prob",
-        (
-            (
-                'ratios = torch.exp(log_probs - batch["old_log_probs"])',
-                'ratios = torch.exp((log_probs - batch["old_log_probs"]) / batch["actions"].shape[1])',
-            ),
-        ),
+        ((RATIOS, RATIOS.replace("(pi", "((pi").replace('probs"])', 'probs"]) / batch["actions"].shape[1])')),),
         **NEW,
     ),
     Case(
         "ratio-of-1",
         "old log-probabilities are taken again in each minibatch, so that every ratio is 1",
         "clipped surrogate|ratio",
-        (
-            (
-                'ratios = torch.exp(log_probs - batch["old_log_probs"])',
-                "ratios = torch.exp(log_probs - log_probs.detach())",
-            ),
-        ),
+        ((RATIOS, RATIOS.replace('batch["old_log_probs"]', 'pi.log_prob(batch["actions"]).detach()')),),
         **NEW,
     ),
     Case(
@@ -404,8 +390,8 @@ BUGS += [
         "learning rate|policy_lr",
         (
             (
-                "lr_fraction = 1 - state.global_step / planned_steps(args) if",
-                "lr_fraction = max(0.0, 1 - 2 * state.global_step / planned_steps(args)) if",
+                "lr_fraction = 1 - state.global_step / state.planned_steps if",
+                "lr_fraction = max(0.0, 1 - 2 * state.global_step / state.planned_steps) if",
             ),
         ),
         **NEW,
@@ -414,7 +400,7 @@ BUGS += [
         "same-start",
         "every episode is reset with the same seed",
         "same (start|state|seed|episode)",
-        (("seed=int(state.rng.integers(2**31))", "seed=args.seed"),),
+        (("seed = int(state.rng.integers(2**31))", "seed = args.seed"),),
         **NEW,
     ),
     Case(

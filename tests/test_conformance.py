@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -85,7 +86,9 @@ def ours(algo, **settings):
         if algo == "reinforce":  # it plays episodes to their end
             arrays = (*arrays[:3], *[np.zeros(arrays[1].shape, bool) if x is None else x for x in arrays[3:5]])
             arrays[4][-1] = ~arrays[3][-1]
-        return script.initial_state(args, [script.Actor(make()) for make in replays(*arrays)])
+        makers, make_env = iter(replays(*arrays)), "make_env" if hasattr(script, "make_env") else "make_unsquashed_env"
+        with patch.object(script, make_env, lambda _: next(makers)()):
+            return script.State(args)
 
     def advantages(rewards, values, next_values, terminations, truncations, gamma, gae_lambda):
         T, N = rewards.shape
@@ -93,8 +96,7 @@ def ours(algo, **settings):
         args = arguments(num_steps=T, num_envs=N, gamma=gamma, gae_lambda=gae_lambda, **raw)
         state = state_of(args, values[..., None], rewards, next_values[..., None], terminations, truncations)
         state.value = lambda obs: obs[:, 0]
-        script.begin_episodes(args, state)
-        batch = script.estimate_advantages(args, state, script.rollout(args, state))
+        batch = script.estimate_advantages(args, state, script.rollout(args, state)[0])
         columns = [batch["advantages"], batch.get("value_targets")]
         return [x if x is None else x.reshape(N, T).T for x in columns]
 
@@ -104,27 +106,26 @@ def ours(algo, **settings):
         batch = dict(obs=ones, actions=ones, old_means=ones, old_stds=ones, multipliers=torch.ones(3))
         batch |= dict(old_log_probs=old_log_probs, advantages=advantages)
         args = arguments(clip_eps=clip_eps, entropy_coef=entropy_coef)
-        return -script.objective(args, lambda _: SimpleNamespace(**pi), batch)
+        return script.policy_loss(args, SimpleNamespace(**pi), batch)
 
     def value_loss(values, old_values, targets, clip_eps):
-        batch = dict(obs=values, old_values=old_values, value_targets=targets)
-        return script.value_loss(arguments(value_clip_eps=clip_eps), lambda _: values, batch)
+        batch = dict(old_values=old_values, value_targets=targets)
+        return script.value_loss(arguments(value_clip_eps=clip_eps), values, batch)
 
     def scale_rewards(rewards, ends, gamma):
         T, N = rewards.shape
         args = arguments(num_steps=T, num_envs=N, gamma=gamma)
         state = state_of(args, np.zeros((T, N, 1)), rewards, None, ends, None)
-        script.begin_episodes(args, state)
-        return script.rollout(args, state)["rewards"].reshape(N, T).T
+        return script.rollout(args, state)[0]["rewards"].reshape(N, T).T
 
     def normalize(observations):
         args, stats = arguments(), script.RunningStats(np.zeros(observations.shape[2:]))
         turns = observations.swapaxes(0, 1)
-        return np.array([[script.observe(args, stats, obs) for obs in turn] for turn in turns]).swapaxes(0, 1)
+        return np.array([[script.normalize_obs(args, stats, obs) for obs in turn] for turn in turns]).swapaxes(0, 1)
 
     functions = dict(advantages=advantages, policy_loss=policy_loss, scale_rewards=scale_rewards)
     functions |= dict(value_loss=value_loss) if hasattr(script, "value_loss") else {}
-    functions |= dict(normalize=normalize) if hasattr(script, "observe") else {}
+    functions |= dict(normalize=normalize) if hasattr(script, "normalize_obs") else {}
     return SimpleNamespace(TENSORS=True, **functions)
 
 
@@ -164,7 +165,7 @@ def test_our_scripts_are_recognized_with_their_flags(algo):
 
     scaling = dict(reward_scale=(True, False), reward_scale_by=("returns", "rewards"), reward_clip=(True, False))
     for adapter, flags in combinations(**scaling):
-        by = flags["reward_scale_by"] if flags.get("reward_scale") else "nothing"
+        by = flags.get("reward_scale_by", "returns") if flags.get("reward_scale") else "nothing"
         expected = {} if by == "returns" else {"divided by": by}
         expected |= {} if flags.get("reward_clip") else {"clipped at": "nothing"}
         assert way(adapter, "scale_rewards") == expected, flags

@@ -24,7 +24,7 @@ import measuring.sampling
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT, TINY, checkpoints, flags_of, load, progress
+from conftest import ROOT, TINY, checkpoints, flags_of, flat, load, output, progress
 from environments import Bandit, Chain
 from torch.func import grad, jacrev
 
@@ -62,33 +62,46 @@ def with_values(run, copy, values):
     return path, checkpoint
 
 
+def older(run, copy, **args):
+    """A copy of a run as older scripts would have left it: with more arguments, and with less in its checkpoints."""
+    shutil.copytree(run, copy)
+    args = dict(reward_scale_by="returns", overwrite=False) | args
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps(config | dict(args=config["args"] | args)))
+    for path in checkpoints(copy):
+        checkpoint = torch.load(path, weights_only=True)
+        del checkpoint["workers"], checkpoint["obs_stats"]["std"], checkpoint["reward_stats"]["std"]
+        torch.save(checkpoint | dict(args=checkpoint["args"] | args), path)
+    return copy
+
+
 def cells(out, name):
     return measuring.kept.read_cells(out / f"{name}.jsonl")
 
 
-def expected_reward(env, script, state):
+def expected_reward(env, state):
     """Parameters [P] -> expected reward [places] at each place of a known problem, differentiable."""
 
     def rewards(parameters):
-        pi = script.with_parameters(state.policy, parameters)(torch.eye(len(env.rewards)))
+        pi = output(state.policy, parameters, torch.eye(len(env.rewards)))
         distances = (pi.mean - torch.tensor(env.TARGET)) ** 2 + pi.variance
         return torch.tensor(env.rewards) - distances.sum(1)
 
     return rewards
 
 
-def pairs_by_quadrature(env, script, state):
+def pairs_by_quadrature(env, state):
     """All that a pair of a known problem can be, on a grid with weights [n]: places, rewards [n], grad ln pi [n, P]."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(24)
     noise = np.stack(np.meshgrid(nodes, nodes), -1).reshape(-1, 2)
     weights = np.outer(weights, weights).ravel() / weights.sum() ** 2
-    parameters = script.flat_parameters(state.policy)
+    parameters = flat(state.policy)
     places, rewards, scores = [], [], []
     for place, bonus in enumerate(env.rewards):
         obs = torch.eye(len(env.rewards))[place : place + 1]
-        pi = script.with_parameters(state.policy, parameters)(obs)
+        pi = output(state.policy, parameters, obs)
         actions = pi.mean + pi.stddev * torch.from_numpy(noise).float()
-        score = jacrev(lambda x, o=obs, a=actions: script.with_parameters(state.policy, x)(o).log_prob(a))(parameters)
+        score = jacrev(lambda x, o=obs, a=actions: output(state.policy, x, o).log_prob(a))(parameters)
         rewards.append(bonus - ((actions.double().numpy() - env.TARGET) ** 2).sum(1))
         scores.append(score.double().numpy())
         places += [place] * len(noise)
@@ -109,10 +122,8 @@ def estimates(module, source, K, repeats):
 
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_gradient_converges_to_the_exact_one(known, name):
-    module, source, script, _, state = sourced("gradient", known / name)
-    exact = grad(lambda x: expected_reward(PROBLEMS[name], script, state)(x).mean())(
-        script.flat_parameters(state.policy)
-    )
+    module, source, _, _, state = sourced("gradient", known / name)
+    exact = grad(lambda x: expected_reward(PROBLEMS[name], state)(x).mean())(flat(state.policy))
     exact = exact.double().numpy() / exact.norm().item()
     few, many = (estimates(module, source, K, 60) for K in (256, 256 * 16))
     squares = [((x / np.linalg.norm(x, axis=1, keepdims=True) - exact) ** 2).sum(1).mean() for x in (few, many)]
@@ -121,8 +132,8 @@ def test_gradient_converges_to_the_exact_one(known, name):
 
 
 def test_normalized_gradient_has_the_exact_length(known):
-    module, source, script, _, state = sourced("gradient", known / "bandit")
-    places, rewards, scores, weights = pairs_by_quadrature(Bandit, script, state)
+    module, source, _, _, state = sourced("gradient", known / "bandit")
+    places, rewards, scores, weights = pairs_by_quadrature(Bandit, state)
     values = state.value(torch.eye(2)).detach().double().numpy()
     A = rewards - values[places]
     exact = (weights * (A - weights @ A)) @ scores / np.sqrt(weights @ (A - weights @ A) ** 2)
@@ -133,14 +144,14 @@ def test_normalized_gradient_has_the_exact_length(known):
 
 def test_cosines_match_those_of_exact_draws_with_each_baseline(known, tmp_path):
     with_values(known / "bandit", tmp_path / "run", [40.0, 10.0])
-    module, source, script, _, state = sourced("gradient", tmp_path / "run")
+    module, source, _, _, state = sourced("gradient", tmp_path / "run")
     K, repeats = 128, 100
     flags = f"--checkpoints 0 --pairs {K} --repeats {repeats} --true-pairs 64 --baselines --value-pairs 40000 --jobs 1"
     module.main([str(tmp_path / "run"), "--out", str(tmp_path), *flags.split()])
     [cell] = cells(tmp_path, "gradient")
     assert cell["true_pairs_used"] == (repeats - 1) * K  # an estimate is no part of what it is compared with
-    places, rewards, scores, weights = pairs_by_quadrature(Bandit, script, state)
-    true = expected_reward(Bandit, script, state)(script.flat_parameters(state.policy)).detach().double().numpy()
+    places, rewards, scores, weights = pairs_by_quadrature(Bandit, state)
+    true = expected_reward(Bandit, state)(flat(state.policy)).detach().double().numpy()
     values = state.value(torch.eye(2)).detach().double().numpy()
     means = {}
     drawn_pairs = np.random.default_rng(0).multinomial(K, weights / weights.sum(), 400)  # [estimate, place and action]
@@ -200,12 +211,46 @@ def test_updates_leave_the_checkpoint_as_it_was(known, name, measure, algo):
         arguments = measuring.sampling.collect_group(source, (3,), 1, 256), [(0, 0), (1, 2)]
 
     def parts():
-        found = {name: plain(part) for name, part in vars(state).items() if name not in ("actors", "rng")}
+        found = {name: plain(part) for name, part in vars(state).items() if name not in ("workers", "rng")}
         return found | dict(rng=plain(state.rng.bit_generator.state))
 
     before = parts()
     first, again = (getattr(module, measure)(source, (3,), *arguments) for _ in range(2))
     assert plain(first) == plain(again) and parts() == before
+
+
+def test_statistics_are_frozen_and_an_older_run_has_the_same(known, tmp_path):
+    def moments(state):
+        return plain([[x.count, x.mean, x.std] for x in (state.obs_stats, state.reward_stats)])
+
+    found = []
+    for run in (known / "few_ppo", older(known / "few_ppo", tmp_path / "old")):
+        source = measuring.runs.Source(ROOT / "algos" / "ppo.py", run, 2)
+        script, args, state = measuring.sampling.checkpoint_state(source)
+        found.append(moments(state))
+        measuring.sampling.rollout(script, args, state)
+        assert moments(state) == found[-1]  # a copy, and frozen
+        script, args, state = measuring.sampling.training_state(source)
+        assert moments(state) == found[-1]
+        measuring.sampling.rollout(script, args, state)
+        assert moments(state)[0][0] >= found[-1][0][0] + 2 * 64
+    assert found[0] == found[1] and min(found[0][0][2]) > 0 and found[0][1][2] > 0
+
+
+def test_settings_of_an_older_run_are_those_of_a_new_one(known, tmp_path, capsys):
+    folders = [known / "few_ppo", older(known / "few_ppo", tmp_path / "old")]
+    folders.append(older(known / "few_ppo", tmp_path / "by_rewards", reward_scale_by="rewards"))
+    settings = {x: measuring.runs.setting(measuring.runs.read_config(x)) for x in folders}
+    assert settings[folders[0]] == settings[folders[1]] != settings[folders[2]]
+    labels = measuring.runs.label_runs(settings, ())
+    assert list(labels.values()) == ["ppo", "ppo", "ppo reward-scale-by=rewards"]
+    assert "reward-scale-by" not in measuring.runs.spell(measuring.runs.read_config(folders[1]))
+    measuring.runs.open_runs((folders[1],), None)
+    with pytest.raises(SystemExit):  # which ppo.py no longer does
+        measuring.runs.open_runs((folders[2],), None)
+    assert "does not fit" in capsys.readouterr().err.splitlines()[-1]
+    with pytest.raises(ValueError, match="it has no bound_action tanh"):
+        measuring.runs.read_args(load("ppo_m"), dict(bound_action="tanh"))
 
 
 def test_an_episode_that_never_ends_is_refused(runs, capsys, monkeypatch):
@@ -222,8 +267,8 @@ def test_landscape_matches_the_known_reward(known, name, tmp_path):
     module, source, script, _, state = sourced("landscape", known / name)
     flags = "--checkpoints 0 --grid 3 --step-pairs 64 --reward-pairs 1000 --jobs 1".split()
     module.main([str(known / name), "--out", str(tmp_path), *flags])
-    rewards = expected_reward(PROBLEMS[name], script, state)
-    start = script.flat_parameters(state.policy)
+    rewards = expected_reward(PROBLEMS[name], state)
+    start = flat(state.policy)
     experience, points = (
         measuring.sampling.collect_group(source, (0, 0, 1, 64, 0), 1, 64),
         [(0, 0), (1, 0), (3, 0), (0, 1), (0, 3)],
@@ -236,9 +281,9 @@ def test_landscape_matches_the_known_reward(known, name, tmp_path):
     after.rng = rng  # which deals the minibatches
     batch = script.estimate_advantages(args, after, experience)
     script.update(args, after, batch)
-    assert torch.equal(step, script.flat_parameters(after.policy) - start)
-    places = [measuring.sampling.with_parameters(state.policy, start + a * step + b * random) for a, b in points]
-    assert surrogates == pytest.approx([script.objective(args, x, batch).item() for x in places], abs=1e-6)
+    assert torch.equal(step, flat(after.policy) - start)
+    places = [output(state.policy, start + a * step + b * random, batch["obs"]) for a, b in points]
+    assert surrogates == pytest.approx([-script.policy_loss(args, pi, batch).item() for pi in places], abs=1e-6)
     found = cells(tmp_path, "landscape")
     assert [(cell["step"], cell["random"]) for cell in found] == points
     for cell, surrogate in zip(found, surrogates):
@@ -274,8 +319,8 @@ def test_exact_value_function_has_no_error(known, tmp_path):
 def test_value_error_is_that_after_the_fit(known, tmp_path):
     module, source, script, args, _ = sourced("value", known / "chain")
     module.main([str(known / "chain"), "--checkpoints", "0", "--jobs", "1", "--out", str(tmp_path)])
-    state = script.initial_state(args, script.make_actors(args))
-    experience = script.rollout(args, state)
+    state = script.State(args)
+    experience, _ = script.rollout(args, state)
     batch = script.estimate_advantages(args, state, experience)
     script.update(args, state, batch)
     errors = ((state.value(batch["obs"]) - batch["value_targets"]) / batch["value_targets"]).abs().detach()
@@ -350,13 +395,10 @@ class Counted(gym.ActionWrapper):
         Counted.calls += 1
         return action
 
-make_bare_actors = make_actors
+make_bare_env = make_env
 
-def make_actors(args):
-    actors = make_bare_actors(args)
-    for actor in actors:
-        actor.env = Counted(actor.env)
-    return actors
+def make_env(args):
+    return Counted(make_bare_env(args))
 """
 
 
@@ -386,10 +428,7 @@ def test_help_names_all_that_diagnostics_use_of_a_script(capsys):
     for path in [*files, *(ROOT / "diagnostics" / "measuring").glob("*.py")]:
         used |= set(re.findall(r"(?<![.\w])script\.([A-Za-z_]+)", path.read_text()))
     needed = set(measuring.runs.CONTRACT)
-    assert needed <= used | {"make_networks"} and used - needed - {"name", "read_bytes"} == {
-        "can_compile",
-        "value_loss",
-    }
+    assert needed <= used and used - needed - {"name", "read_bytes"} == {"value_loss"}
     for path in files:
         fields = [x for x in ast.walk(ast.parse(path.read_text())) if isinstance(x, ast.ClassDef) and "Args" in x.name]
         texts = [x.value.value for x in fields[0].body if isinstance(x, ast.Expr)]
@@ -398,7 +437,7 @@ def test_help_names_all_that_diagnostics_use_of_a_script(capsys):
             load(path.stem).main(["--help"])
         assert ended.value.code == 0
         shown = capsys.readouterr().out
-        assert all(f"    {name}" in shown for name in needed) and "frozen" in shown
+        assert all(f"    {name}" in shown for name in needed | set(measuring.runs.OPTIONAL)) and "push" in shown
 
 
 def test_no_opengl_is_explained(known, tmp_path):
@@ -674,20 +713,20 @@ def test_numbers_in_use_or_damaged_are_left_alone(known, tmp_path, capsys):
         assert path.read_text() == damaged and {x.suffix for x in tmp_path.iterdir()} == {".jsonl", ".lock"}
 
 
-NO_FROZEN = """
+NO_PUSH = """
 class Moments:
     mean, std = 0.0, 1.0
-
-    def push(self, x):
-        pass
 
     def load_state_dict(self, saved):
         pass
 
-make_initial_state = initial_state
+class State(State):
+    def __init__(self, args):
+        super().__init__(args)
+        self.obs_stats = Moments()
 
-def initial_state(args, actors):
-    return replace(make_initial_state(args, actors), obs_stats=Moments())
+def normalize_obs(args, stats, obs):
+    return obs.astype(np.float32)
 """
 
 
@@ -697,15 +736,18 @@ def test_bad_input(known, tmp_path, capsys):
     shutil.copytree(known / "ppo", tmp_path / "bare")
     for path in checkpoints(tmp_path / "bare"):
         path.rename(path.with_name("iter_best.pt"))
+    older(known / "ppo", tmp_path / "torn")
+    checkpoints(tmp_path / "torn")[1].write_bytes(b"torn")
+    older(known / "ppo", tmp_path / "nowhere", env_id="Nowhere-v0")
     foreign = json.dumps(dict(algo="../broken", script="", args=dict(env_id="x")))
     for folder, config in (("cut", "{"), ("void", "{}"), ("foreign", foreign)):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "config.json").write_text(config)
     source = (ROOT / "algos" / "ppo.py").read_text()
-    (tmp_path / "lacking.py").write_text(source.replace("def objective(", "def objectives("))
+    (tmp_path / "lacking.py").write_text(source.replace("def policy_loss(", "def policy_losses("))
     (tmp_path / "broken.py").write_text("import nothing_of_that_name\n")
     (tmp_path / "exit.py").write_text("raise SystemExit(3)\n")
-    (tmp_path / "thawed.py").write_text(source + NO_FROZEN)
+    (tmp_path / "thawed.py").write_text(source + NO_PUSH)
     (tmp_path / "file").touch()
     (tmp_path / "unreadable").mkdir()
     (tmp_path / "unreadable" / "config.json").symlink_to("/proc/self/mem")
@@ -717,18 +759,20 @@ def test_bad_input(known, tmp_path, capsys):
         (str(tmp_path / "none"),): "no such run",
         (str(tmp_path / "empty"),): "not a run",
         (str(tmp_path / "bare"),): "no checkpoints",
+        (str(tmp_path / "torn"), *out, *one_job): "iter_000001.pt is damaged",
+        (str(tmp_path / "nowhere"), *out, *one_job): "--env-id Nowhere-v0: NameNotFound",
         (str(tmp_path / "cut"),): "config.json is damaged",
         (str(tmp_path / "void"),): "config.json is damaged",
         (str(tmp_path / "foreign"),): "config.json is damaged",  # it names code outside algos/
         (ppo, "--checkpoints", "7"): "no checkpoint 7; there are 0 1 2 3",
         (ppo, "--checkpoints", "-1"): "--checkpoints -1: must be 0 or more",
-        (ppo, "--script", str(tmp_path / "lacking.py")): "has no objective",
+        (ppo, "--script", str(tmp_path / "lacking.py")): "has no policy_loss",
         (ppo, "--script", str(tmp_path / "broken.py")): "nothing_of_that_name",
         (ppo, "--script", str(tmp_path / "none.py")): "no such Python script",
         (ppo, "--script", str(tmp_path / "file")): "no such Python script",
         (ppo, "--script", str(ROOT / "algos" / "ppo_m.py")): "does not fit",
         (ppo, "--script", str(tmp_path / "exit.py")): "SystemExit: 3",
-        (ppo, "--script", str(tmp_path / "thawed.py"), *out, *one_job): "obs_stats has no attribute `frozen`",
+        (ppo, "--script", str(tmp_path / "thawed.py"), *out, *one_job): "obs_stats has no method `push`",
         (str(tmp_path / "unreadable"),): "config.json: Input/output error",
         (ppo, "--out", str(tmp_path / "file" / "x")): "--out",
         (ppo, "--out", "/proc"): "cannot write to /proc: ",

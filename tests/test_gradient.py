@@ -9,7 +9,7 @@ import measuring.sampling
 import numpy as np
 import pytest
 import torch
-from conftest import load
+from conftest import flat, load
 from environments import Bandit
 from matplotlib.figure import Figure
 from scipy import stats
@@ -26,7 +26,7 @@ def batch(chain):
     """The segments that segment_sums sees with the same seed."""
     module, source, script, *_ = chain
     _, args, state = measuring.sampling.fresh_state(source, (5,), 2, 64)
-    return script.estimate_advantages(args, state, script.rollout(args, state))
+    return script.estimate_advantages(args, state, script.rollout(args, state)[0])
 
 
 def test_a_window_is_from_anywhere_in_its_segment(chain, batch):
@@ -78,14 +78,14 @@ def test_every_estimate_has_its_number_of_pairs(chain):
 
 def test_noise_scale_and_convergence_match_the_exact_gradient_and_covariance(known, tmp_path, capsys):
     with_values(known / "bandit", tmp_path / "run", [40.0, 10.0])
-    module, source, script, _, state = sourced("gradient", tmp_path / "run")
+    module, source, _, _, state = sourced("gradient", tmp_path / "run")
     K, repeats = 128, 100
     flags = f"--checkpoints 0 --pairs {K} 1280 --repeats {repeats} --true-pairs 64 --baselines --value-pairs 40000"
     module.main([str(tmp_path / "run"), "--out", str(tmp_path), *flags.split(), "--jobs", "1"])
     [cell] = cells(tmp_path, "gradient")
     assert cell["pairs"] == [64, K, 1280] and cell["true_pairs_used"] == (repeats - 1) * 1280
-    places, rewards, scores, weights = pairs_by_quadrature(Bandit, script, state)
-    true = expected_reward(Bandit, script, state)(script.flat_parameters(state.policy)).detach().double().numpy()
+    places, rewards, scores, weights = pairs_by_quadrature(Bandit, state)
+    true = expected_reward(Bandit, state)(flat(state.policy)).detach().double().numpy()
     values = state.value(torch.eye(2)).detach().double().numpy()
     for baseline, V in zip(module.BASELINES, (values, true, np.zeros(2), true)):
         A = rewards - V[places]

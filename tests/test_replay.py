@@ -11,11 +11,12 @@ import measuring.sampling
 import numpy as np
 import pytest
 import torch
-from conftest import ALGOS, RAW, ROOT, flags_of, load, progress
+from conftest import ALGOS, FEW, RAW, ROOT, flags_of, iterate, load, progress, start
 from environments import Chain
+from test_diagnostics import older
 from torch.distributions import kl_divergence
 
-RATES = "policy_lr, value_lr = args.policy_lr * lr_fraction, args.value_lr * lr_fraction"
+RATE = "policy_lr, policy_norm = args.policy_lr * lr_fraction"
 PLANTED = 3
 
 
@@ -24,9 +25,9 @@ def planted(tmp_path_factory):
     """A run on Chain of a script whose policy learns a hundred times as fast in one iteration, and the script."""
     folder = tmp_path_factory.mktemp("runs")
     source = (ROOT / "algos" / "ppo.py").read_text()
-    assert source.count(RATES) == 1
+    assert source.count(RATE) == 1
     mine = folder / "my_ppo.py"
-    mine.write_text(source.replace(RATES, f"{RATES}\n    policy_lr *= 100 if state.iteration == {PLANTED} else 1"))
+    mine.write_text(source.replace(RATE, f"{RATE} * (100 if state.iteration == {PLANTED} else 1)"))
     chain = RAW | dict(env_id="environments:Chain-v0", total_timesteps=768, num_steps=128, policy_lr=0.001)
     flags = flags_of("ppo", run_name="chain", runs_dir=str(folder), checkpoint_every=1, **chain)
     measuring.runs.load_script(mine).main(flags)
@@ -91,6 +92,26 @@ def test_replay_is_training_to_the_bit(known, tmp_path, algo, capsys):
     assert out.count("arrives at the same state, bit for bit") == 2 and "repeats it, to the last digit" in out
 
 
+def test_an_older_run_began_episodes_after_its_checkpoints_and_so_does_its_replay(tmp_path, capsys):
+    """Those of the Pendulum have 200 steps, so iterations of 64 leave them unfinished."""
+    settings = FEW | dict(env_id="Pendulum-v1", checkpoint_every=2, runs_dir=str(tmp_path), run_name="new")
+    script, args, state = start("ppo", **settings | dict(total_timesteps=5 * 128))
+    (tmp_path / "new" / "checkpoints").mkdir(parents=True)
+    script.write_config(args, tmp_path / "new")
+    for i in range(5):
+        if i % 2 == 0:
+            script.save_checkpoint(args, tmp_path / "new", state)
+            state.workers = script.State(args).workers
+        iterate(script, args, state)
+    assert all(len(worker.actions) == 64 for worker in state.workers)
+    script.save_checkpoint(args, tmp_path / "new", state)
+    cells = replay(older(tmp_path / "new", tmp_path / "old"), 1, 5, tmp_path / "out")
+    assert [cell["unlike_checkpoint"] for cell in cells] == [[]] * 4
+    assert [cell["next_checkpoint"] for cell in cells] == [2, 4, 4, 5]
+    replay(tmp_path / "new", 1, 5, tmp_path / "out")  # as if its episodes had gone on
+    assert "iter_000004.pt: the replay differs from it" in capsys.readouterr().out
+
+
 def test_quantities_by_hand(known, tmp_path):
     [cell] = replay(known / "few_ppo", 1, 2, tmp_path)
     source = measuring.runs.Source(ROOT / "algos" / "ppo.py", known / "few_ppo", 1)
@@ -99,9 +120,9 @@ def test_quantities_by_hand(known, tmp_path):
     kls = kl_divergence(before.policy(batch["obs"]), after.policy(batch["obs"])).detach()
     assert cell["max_kl_pair"] == kls.argmax() and cell["max_kl"] == kls.max()
     assert cell["stds"] == pytest.approx(after.policy.log_std.exp().tolist())
-    values = [script.objective(settings, x.policy, batch).item() for x in (before, after)]
-    assert cell["promised"] == values[1] - values[0]
-    script.objective(settings, before.policy, batch).backward()
+    losses = [script.policy_loss(settings, x.policy(batch["obs"]), batch) for x in (before, after)]
+    assert cell["promised"] == losses[0].item() - losses[1].item()
+    losses[0].backward()
     norm = sum((p.grad**2).sum() for p in before.policy.parameters()) ** 0.5
     assert cell["policy_gradient"] == pytest.approx(norm.item(), rel=1e-5)
     targets = batch["value_targets"]
@@ -114,9 +135,9 @@ def test_quantities_by_hand(known, tmp_path):
     assert found["std"] == pytest.approx(np.abs(std_new / std_old - 1).max(), rel=1e-6)
 
 
-def test_step_of_the_episode_continues_from_the_last_rollout_of_each_actor():
+def test_step_of_the_episode_continues_from_the_last_rollout_of_each_worker():
     ends = np.zeros(10, bool)
-    ends[[1, 4, 9]] = True  # two actors of 5 steps; the first one's episode ends within
+    ends[[1, 4, 9]] = True  # two workers of 5 steps; the first one's episode ends within
     experience = dict(obs=np.zeros((10, 1)), terminations=ends & (np.arange(10) == 1), ends=ends)
     assert load("replay").episode_steps(experience, 5, [7, 2]) == [8, 9, 1, 2, 3, 3, 4, 5, 6, 7]
 

@@ -839,7 +839,7 @@ def test_the_example_of_an_edit_makes_advantages_of_returns(algo, tmp_path):
         source = source.replace(old, new)
     script, args, state = start(algo, gamma=0.9, env_id="InvertedPendulum-v5")
     (tmp_path / f"{algo}_no_baseline.py").write_text(source)
-    experience = script.rollout(args, state)
+    experience, _ = script.rollout(args, state)
     batch = load_copy(tmp_path / f"{algo}_no_baseline.py").estimate_advantages(args, state, experience)
     beyond = state.value(torch.from_numpy(experience["next_obs"])).detach().numpy() * ~experience["terminations"]
     expected, total = [], 0.0

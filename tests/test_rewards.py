@@ -282,8 +282,9 @@ def test_labels_say_what_differs(write, aggregate):
 
 @pytest.mark.parametrize("algo", ALGOS)
 def test_defaults_are_those_of_the_script(algo):
-    assert measuring.runs.default_flags(algo) == {measuring.runs.flag(*x) for x in asdict(load(algo).Args()).items()}
-    assert measuring.runs.default_flags("nothing") == set()
+    defaults = {measuring.runs.flag(*x) for x in asdict(load(algo).Args()).items()}
+    assert measuring.runs.default_flags(algo) == defaults | {"reward-scale-by=returns"}  # what those without it do
+    assert measuring.runs.default_flags("nothing") == {"reward-scale-by=returns"}
 
 
 def test_given_labels_name_settings_that_differ_between_environments(write, aggregate, capsys):

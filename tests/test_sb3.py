@@ -62,7 +62,7 @@ def imported(folder, name, iteration):
     module, (env_id, n, _) = load("sb3"), PLANS[name]
     checkpoint = module.load_checkpoint(folder / f"run_{name}" / "checkpoints" / f"iter_{iteration:06d}.pt")
     args = module.Args(**checkpoint["args"])
-    state = module.initial_state(args, module.make_actors(args))
+    state = module.State(args)
     module.restore(state, checkpoint)
     agent, statistics = {2: ("rl_model_1280_steps.zip", "rl_model_vecnormalize_1280_steps.pkl")}.get(
         iteration, ("final.zip", "vecnormalize.pkl")
@@ -144,7 +144,7 @@ class Noise:
         self.module, self.state, self.actions, self.legacy = module, state, iter(actions), np.random.RandomState(7)
 
     def standard_normal(self, *_, **__):
-        means = self.module.numpy_forward(self.state.policy.mean)(np.array([x.obs for x in self.state.actors]))
+        means = self.module.numpy_forward(self.state.policy.mean)(np.array([x.obs for x in self.state.workers]))
         return (next(self.actions) - means) / self.state.policy.log_std.detach().exp().numpy()
 
     def permutation(self, n):
@@ -170,11 +170,12 @@ def both(trained, request):
     torch.manual_seed(3)
     model.collect_rollouts(env, callback, model.rollout_buffer, model.n_steps)
     buffer = model.rollout_buffer
-    state.actors = [module.Actor(Recorded(env, steps, i), last[i], past_rewards=sums[i]) for i in range(args.num_envs)]
+    envs = [Recorded(env, steps, i) for i in range(args.num_envs)]
+    state.workers = [module.Worker(x, last[i], past_rewards=sums[i]) for i, x in enumerate(envs)]
     for stats, theirs in zip((state.obs_stats, state.reward_stats), statistics):
         stats.mean, stats.var, stats.count = theirs.mean, theirs.var, theirs.count
     state.rng = Noise(module, state, buffer.actions.copy())
-    experience = module.rollout(args, state)
+    experience, _ = module.rollout(args, state)
     return SimpleNamespace(module=module, args=args, state=state, model=model, env=env, ours=experience, theirs=buffer)
 
 
@@ -226,7 +227,7 @@ def test_update_is_the_training_of_sb3(both, same_batch, target_kl):
         assert (ours - theirs).norm() < 1e-4 * (theirs - start).norm()
 
 
-def test_gradient_of_the_objective_is_that_of_sb3s_policy_loss(both):
+def test_gradient_of_the_policy_loss_is_that_of_sb3(both):
     module, model, state = both.module, both.model, both.state
     batch = {k: x[:64] for k, x in module.estimate_advantages(both.args, state, both.ours).items()}
     with torch.no_grad():
@@ -240,9 +241,9 @@ def test_gradient_of_the_objective_is_that_of_sb3s_policy_loss(both):
     loss = -torch.min(A * ratio, A * torch.clamp(ratio, 1 - eps, 1 + eps)).mean() - model.ent_coef * entropy.mean()
     names = [name for name, _ in model.policy.named_parameters() if "value" not in name]
     theirs = torch.autograd.grad(loss, [dict(model.policy.named_parameters())[name] for name in names])
-    ours = torch.autograd.grad(module.objective(both.args, state.policy, batch), list(state.policy.parameters()))
-    for x, y in zip(theirs, ours):
-        torch.testing.assert_close(-x, y, rtol=1e-4, atol=1e-5)
+    loss = module.policy_loss(both.args, state.policy(batch["obs"]), batch)
+    for x, y in zip(theirs, torch.autograd.grad(loss, list(state.policy.parameters()))):
+        torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-5)
 
 
 def test_files_are_the_iterations_that_they_have_reached(trained, capsys):
@@ -352,8 +353,10 @@ def test_statistics_are_the_agents_own(small, tmp_path, capsys):
     args, _ = bring_in(capsys, tmp_path / "e", normalized)
     assert args.obs_norm and not args.norm_training and args.norm_gamma == np.float32(0.97)
     module = load("sb3")
-    state = module.initial_state(module.Args(norm_training=False), module.make_actors(module.Args()))
-    assert state.obs_stats.frozen and state.reward_stats.frozen
+    state = module.State(module.Args(norm_training=False))
+    for stats in (state.obs_stats, state.reward_stats):
+        stats.push(np.ones((1, *stats.mean.shape)))
+        assert not stats.mean.any()
 
 
 class Squashing(BaseFeaturesExtractor):
@@ -557,7 +560,7 @@ def test_clip_in_force_is_that_of_the_checkpoint(tmp_path, capsys):
 
 
 def test_environments_write_no_log(runs):
-    code = "import sb3; sb3.make_actors(sb3.Args(env_id='HalfCheetah-v5'))"
+    code = "import sb3; sb3.State(sb3.Args(env_id='HalfCheetah-v5'))"
     beside = os.environ | {"PYTHONPATH": str(ROOT / "diagnostics")}
     result = subprocess.run([sys.executable, "-c", code], env=beside, capture_output=True, text=True, check=True)
     assert result.stderr == "" and list(runs.iterdir()) == []

@@ -2,6 +2,7 @@
 every diagnostic. It does not import torch, because that takes seconds."""
 
 import ast
+import contextlib
 import csv
 import errno
 import functools
@@ -13,7 +14,7 @@ import signal
 import sys
 import tempfile
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from types import ModuleType
@@ -27,24 +28,29 @@ ALGOS = Path(__file__).parent.parent.parent / "algos"
 CONTRACT = dict(
     Args=""": a dataclass of all arguments, with env_id, seed, total_timesteps, num_envs, num_steps and compile, gamma
         and gae_lambda if there is a value network, and clip_eps or max_kl if one of them limits the steps""",
-    make_actors="(args): a list of num_envs actors with env, obs (None: rollout resets env) and episode_length",
-    make_networks="(args, obs_size, action_size): a new policy and, if there is one, a new value network",
-    initial_state="""(args, actors): a dataclass with actors, rng (a NumPy generator), policy, value if there is one,
-        iteration, global_step. Running statistics in it have mean, std and frozen: while frozen is True, they do not
-        change. All of it but the actors can be copied. policy(obs) is an Independent(Normal), and value(obs) is [B]. A
-        parameter log_std of the policy, where it has one, is the logarithm of the standard deviations [action]""",
-    begin_episodes="(args, state): gives the actors new episodes if the iteration is the first after a checkpoint",
+    State="""(args): all that training changes, as iteration 0 finds it: workers, rng (a NumPy generator), policy, value
+        if there is one, iteration, global_step. There are num_envs workers, with env and obs, which is None where a new
+        episode is due. Where iterations can end before episodes do, they also have the actions of the unfinished one.
+        Running statistics have mean, std and a method push, and nothing but push changes them. All of a state but the
+        workers can be copied. policy(obs) is an Independent(Normal), and value(obs) is [B]. A parameter log_std of the
+        policy, where it has one, is the logarithm of the standard deviations [action]""",
     load_checkpoint="(path): a dictionary with args, global_step, and the policy's state_dict as policy",
-    restore="(state, checkpoint): puts a state where it was",
-    rollout="""(args, state): arrays obs, actions, rewards, terminations (nothing follows), ends (the next row is of
-        another episode or actor) and, if there is a value network, next_obs (the observations that followed), actor
-        after actor, and episodes, the (return, length) of those that ended""",
-    estimate_advantages="""(args, state, rollout): tensors obs, actions, advantages, old_means, old_stds, old_log_probs
-        and, if there is a value network, value_targets and old_values""",
-    objective="(args, policy, batch): the scalar that the policy step maximizes",
+    restore="""(state, checkpoint): puts a state where it was, with the unfinished episodes that are the checkpoint's
+        workers; where it has no workers, new episodes are due""",
+    rollout="""(args, state): a dictionary of arrays, worker after worker, and a list. The arrays are obs, actions,
+        rewards, ends (the next row is of another episode or worker) and, if there is a value network, next_obs (the
+        observations that followed) and terminations (nothing follows). The list has the (return, length) of each
+        episode that ended. New workers may take the place of state.workers, but each keeps its env""",
+    estimate_advantages="""(args, state, steps), where steps are a rollout's arrays: tensors obs, actions, advantages,
+        old_means, old_stds, old_log_probs and, if there is a value network, value_targets and old_values""",
+    policy_loss="(args, pi, batch), where pi is policy(obs) of the batch: the scalar that the policy step minimizes",
     update="(args, state, batch): changes the state by one iteration's update, and returns its statistics",
 )
-OPTIONAL = "value_loss(args, value, batch), if there is a value network: the scalar that its step minimizes"
+OPTIONAL = dict(
+    value_loss="""(args, values, batch), if there is a value network, where values are value(obs) of the batch: the
+        scalar that its step minimizes""",
+    BadInput=": an exception about what the user can mend, of which the text is printed as one line",
+)
 NEEDED = "(required)"  # tyro says "(default: )", because it would take an empty list
 NOT_OF_THE_RUN = "runs_dir run_name overwrite compile".split()  # two copies of a run may differ in these
 NOT_OF_THE_SETTING = ["squash_action", "env_id", "seed", "checkpoint_every", *NOT_OF_THE_RUN]
@@ -137,7 +143,8 @@ def read_options(kind: type, argv: list[str] | None, text: str) -> Any:
     """Reads the command line. --help shows the text, and what a script must define."""
     parts = [text, "A script of your own (--script) must define, as algos/ppo.py does:\n"]
     parts += [f"    {name}{' '.join(use.split())}" for name, use in CONTRACT.items()]
-    args = tyro.cli(kind, args=argv, description="\n".join([*parts, f"    {OPTIONAL}"]))
+    parts += ["", "It may also define:\n", *(f"    {name}{' '.join(use.split())}" for name, use in OPTIONAL.items())]
+    args = tyro.cli(kind, args=argv, description="\n".join(parts))
     check_options(args)
     return args
 
@@ -265,7 +272,34 @@ def load_script(path: Path) -> ModuleType:
         for function in CONTRACT:
             if not hasattr(script, function):
                 stop(f"{path} has no {function}, which the diagnostics need")
+        from torch.distributions import Distribution
+
+        Distribution.set_default_validate_args(False)  # as the scripts' main does: such checks cannot be compiled
     return sys.modules[name]
+
+
+@contextlib.contextmanager
+def bad_input(script: ModuleType) -> Iterator[None]:
+    """Stops with one line where a script raises its BadInput."""
+    try:
+        yield
+    except getattr(script, "BadInput", ()) as error:
+        stop(" ".join(str(error).split()))
+
+
+# Arguments of older scripts, with the values that change nothing in today's.
+GONE = dict(reward_scale_by=["returns"], overwrite=[True, False])
+
+
+def read_args(script: ModuleType, given: dict[str, Any]) -> Any:
+    """Returns a run's arguments as the script's Args. Raises TypeError or ValueError where the script lacks an argument
+    that is not in GONE, or the choice that was made in one."""
+    hints = typing.get_type_hints(script.Args)
+    args = {name: x for name, x in given.items() if name in hints or x not in GONE.get(name, ())}
+    for name, x in args.items():
+        if typing.get_origin(hints.get(name)) is typing.Literal and x not in typing.get_args(hints[name]):
+            raise ValueError(f"it has no {name} {x}")
+    return script.Args(**args)
 
 
 def script_of(algo: str) -> Path:
@@ -286,7 +320,7 @@ def open_runs(folders: tuple[Path, ...], script: Path | None, needs_critic: bool
         config = read_config(folder)
         path = script or script_of(config["algo"])
         try:
-            load_script(path).Args(**config["args"])
+            read_args(load_script(path), config["args"])
         except (TypeError, ValueError) as error:
             stop(f"{path} does not fit {folder}: {' '.join(str(error).split())}")
         if hashlib.sha256(path.read_bytes()).hexdigest()[:12] != config["script"][:12]:
@@ -357,7 +391,9 @@ def replace_text(path: Path, text: str) -> None:
 
 def checkpoint_of(source: Source) -> dict[str, Any]:
     """Loads a checkpoint. Stops where it names another environment than config.json, which read_config has checked."""
-    checkpoint = load_script(source.script).load_checkpoint(source.path)
+    script = load_script(source.script)
+    with bad_input(script):
+        checkpoint = script.load_checkpoint(source.path)
     if checkpoint["args"]["env_id"] != read_config(source.run)["args"]["env_id"]:
         stop(f"{source.path}: it names another environment than config.json")
     return checkpoint
@@ -400,6 +436,7 @@ def with_step(sources: list[Source], iterations: tuple[int, ...]) -> list[Source
 def setting(config: dict[str, Any]) -> dict[str, Any]:
     """Returns what makes the setting of a run, taken from its config.json: the algorithm and the arguments."""
     before = dict(bound_action="tanh" if config["args"].get("squash_action") else "no")  # runs until 2026 had this flag
+    before |= dict(reward_scale_by="returns")  # which most scripts have had no argument for since then
     args = {name: x for name, x in config["args"].items() if name not in NOT_OF_THE_SETTING}
     return dict(algo=config["algo"]) | before | args
 
@@ -418,13 +455,14 @@ def spell(config: dict[str, Any]) -> str:
 
 
 def default_flags(algo: str) -> set[str]:
-    """Reads the defaults of algos/<algo>.py without running it. There are none where it cannot be read."""
+    """Reads the defaults of algos/<algo>.py without running it. Where it cannot be read, there are few."""
     try:
         source = script_of(algo).read_text()
         [args] = [x for x in ast.parse(source).body if isinstance(x, ast.ClassDef) and x.name == "Args"]
-        return {flag(x.target.id, ast.literal_eval(x.value)) for x in args.body if isinstance(x, ast.AnnAssign)}
+        found = {flag(x.target.id, ast.literal_eval(x.value)) for x in args.body if isinstance(x, ast.AnnAssign)}
     except (OSError, SyntaxError, ValueError):
-        return set()
+        found = set()
+    return found | {flag("reward_scale_by", "returns")}  # as `setting` has it where a script lacks it
 
 
 def differing(settings: list[dict[str, Any]]) -> list[str]:

@@ -38,7 +38,7 @@ VERSION = 2  # raised whenever the sampled numbers change; since version 2 each 
 
 ENDLESS = 100_000  # steps after which an episode is given up
 AHEAD = 16_384  # steps that keep a worker busy while a checkpoint is measured
-GROUP = 8  # actors of a rollout; fixed, because a row's last bits depend on the size of its batch
+GROUP = 8  # workers of a rollout; fixed, because a row's last bits depend on the size of its batch
 
 # States of checkpoints -----------------------------------------------------------------------------------------------
 
@@ -49,21 +49,42 @@ def read_checkpoint(source: Source) -> tuple[ModuleType, Any, Any]:
     iteration 0 there are no statistics of observations and rewards yet, so one discarded rollout makes them."""
     script = runs.load_script(source.script)
     checkpoint = runs.checkpoint_of(source)
+    checkpoint.pop("workers", None)  # whose unfinished episodes would be played again, and then not be used
     try:
-        args = replace(script.Args(**checkpoint["args"]), compile=False)  # one or two updates do not repay it
-        state = script.initial_state(args, script.make_actors(args))
-        script.restore(state, checkpoint)
+        args = replace(runs.read_args(script, checkpoint["args"]), compile=False)  # one or two updates do not repay it
+        state = new_state(script, args)
+        restore(script, state, checkpoint)
     except (TypeError, ValueError, KeyError, RuntimeError) as error:
         text = " ".join(str(error).split())
         runs.stop(f"{source.script} does not fit {source.run}: {type(error).__name__}: {text}")
     if state.iteration == 0:
-        script.rollout(args, state)
+        rollout(script, args, state)
     for name, part in vars(state).items():
-        if hasattr(part, "frozen"):
-            part.frozen = True
-        elif hasattr(part, "push") or hasattr(part, "mean") and not isinstance(part, nn.Module | Tensor | np.ndarray):
-            runs.stop(f"{source.script}: {name} has no attribute `frozen`, so measuring would change these statistics")
+        if hasattr(part, "push"):
+            part.push = do_nothing
+        elif hasattr(part, "mean") and hasattr(part, "std") and not isinstance(part, nn.Module | Tensor | np.ndarray):
+            runs.stop(f"{source.script}: {name} has no method `push`, so measuring would change these statistics")
     return script, args, state
+
+
+def do_nothing(*_: Any) -> None:
+    """Is what a frozen running statistic does with a sample."""
+
+
+def new_state(script: ModuleType, args: Any) -> Any:
+    """Returns the state in which iteration 0 begins."""
+    with runs.bad_input(script):
+        return script.State(args)
+
+
+def restore(script: ModuleType, state: Any, checkpoint: dict[str, Any]) -> None:
+    """Sets the state to that of the checkpoint. Older ones do not have the standard deviations of running statistics,
+    which follow from what they have."""
+    script.restore(state, checkpoint)
+    for name, part in vars(state).items():
+        saved = checkpoint.get(name)
+        if isinstance(saved, dict) and saved.keys() == {"count", "mean", "sum_sq"} and "std" in vars(part):
+            part.std = (part.sum_sq / (part.count - 1)) ** 0.5 if part.count > 1 else abs(part.mean)
 
 
 def checkpoint_state(source: Source) -> tuple[ModuleType, Any, Any]:
@@ -74,25 +95,44 @@ def checkpoint_state(source: Source) -> tuple[ModuleType, Any, Any]:
 
 
 def copied(state: Any) -> Any:
-    """Copies a training state except for its actors, because a copied environment does not step to the same
+    """Copies a training state except for its workers, because a copied environment does not step to the same
     observations."""
-    return replace(state, **{name: copy.deepcopy(part) for name, part in vars(state).items() if name != "actors"})
+    return changed(state, **{name: copy.deepcopy(part) for name, part in vars(state).items() if name != "workers"})
+
+
+def changed(state: Any, **parts: Any) -> Any:
+    """Returns a training state that has these parts, and shares all others with the given one."""
+    state = copy.copy(state)
+    vars(state).update(parts)
+    return state
 
 
 def training_state(source: Source) -> tuple[ModuleType, Any, Any]:
     """Returns the script, the arguments and the state of a checkpoint as training continues from it: with live
-    statistics, compiled as it was, and with new episodes."""
+    statistics, compiled as it was, and with its unfinished episodes, or new ones where it has none."""
     script = runs.load_script(source.script)
     checkpoint = runs.checkpoint_of(source)
-    args = script.Args(**checkpoint["args"])
-    if args.compile and hasattr(script, "can_compile") and not script.can_compile():
+    args = runs.read_args(script, checkpoint["args"])
+    if args.compile and not can_compile():
         args = replace(args, compile=False)  # the step is the same except for its last bits
     if args.compile:
         forget_other_settings(json.dumps(runs.setting(runs.read_config(source.run))))
-    state = script.initial_state(args, script.make_actors(args))
-    script.restore(state, checkpoint)
-    script.begin_episodes(args, state)
+    if runs.read_config(source.run)["algo"] == "sb3":
+        text = "iterations repeated here are statistically equivalent, not identical"
+        runs.note(f"SB3 saves neither random numbers nor environments, so {text}")
+    state = new_state(script, args)
+    restore(script, state, checkpoint)
     return script, args, state
+
+
+@functools.cache
+def can_compile() -> bool:
+    """Tells whether torch finds a C++ compiler, as the scripts' main does."""
+    try:
+        torch.compile(torch.neg, options={"cpp_wrapper": True})(torch.zeros(2))
+        return True
+    except Exception:
+        return False
 
 
 @functools.lru_cache(maxsize=1)
@@ -106,7 +146,7 @@ def next_iteration(source: Source) -> tuple:
     """Repeats the iteration that training took from a checkpoint, exactly. Returns the state before and after it, the
     statistics, the rollout and the batch."""
     script, args, state = training_state(source)
-    experience = script.rollout(args, state)
+    experience = rollout(script, args, state)
     batch = script.estimate_advantages(args, state, experience)
     after = copied(state)
     statistics = script.update(args, after, batch)
@@ -135,14 +175,28 @@ def compare_policies(policy: Callable, batch: dict[str, Tensor]) -> tuple[Tensor
     return torch.exp(new.log_prob(batch["actions"]) - batch["old_log_probs"]), kl_divergence(old, new)
 
 
+def objective(script: ModuleType, args: Any, policy: Callable, batch: dict[str, Tensor]) -> Tensor:
+    """Returns what the policy step maximizes, which is minus the script's policy_loss."""
+    return -script.policy_loss(args, policy(batch["obs"]), batch)
+
+
 # Rollouts ------------------------------------------------------------------------------------------------------------
+
+
+def rollout(script: ModuleType, args: Any, state: Any) -> dict[str, Any]:
+    """Returns the arrays of the script's rollout and, as `episodes`, its list of them."""
+    with runs.bad_input(script):
+        steps, episodes = script.rollout(args, state)
+    return steps | dict(episodes=episodes)
 
 
 @functools.cache
 def run_key(run: Path) -> int:
-    """Returns a number for the run, made from its algorithm and from all the arguments that define it."""
+    """Returns a number for the run, made from its algorithm and from all the arguments that define it. In older runs,
+    which have an argument overwrite, checkpoint_every is one of them, since it decided when episodes began."""
     config = runs.read_config(run)
-    args = {name: x for name, x in config["args"].items() if name not in runs.NOT_OF_THE_RUN}
+    others = [*runs.NOT_OF_THE_RUN, *(() if "overwrite" in config["args"] else ["checkpoint_every"])]
+    args = {name: x for name, x in config["args"].items() if name not in others}
     text = json.dumps(dict(algo=config["algo"]) | args, sort_keys=True)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8])
 
@@ -155,15 +209,15 @@ def generator(source: Source, *seed: int) -> np.random.Generator:
 
 
 def fresh_state(source: Source, seed: tuple[int, ...], num_envs: int, num_steps: int) -> tuple:
-    """Returns the script, the arguments, and the checkpoint's state with actors that will begin new episodes and a
+    """Returns the script, the arguments, and the checkpoint's state with workers that will begin new episodes and a
     generator of its own."""
     script, args, state = checkpoint_state(source)
     args = replace(args, num_envs=num_envs, num_steps=num_steps)
-    return script, args, replace(state, actors=script.make_actors(args), rng=generator(source, *seed))
+    return script, args, changed(state, workers=new_state(script, args).workers, rng=generator(source, *seed))
 
 
 def groups(pairs: int, num_steps: int) -> list[tuple[int, int]]:
-    """Returns the actors and steps of each group. Together the groups give the pairs: as many whole segments as fit
+    """Returns the workers and steps of each group. Together the groups give the pairs: as many whole segments as fit
     into them, and the first pairs of one more."""
     segments, rest = divmod(pairs, num_steps)
     whole = [(min(GROUP, segments - first), num_steps) for first in range(0, segments, GROUP)]
@@ -171,7 +225,7 @@ def groups(pairs: int, num_steps: int) -> list[tuple[int, int]]:
 
 
 def segment_rows(experience: dict[str, Any], num_steps: int) -> list[slice]:
-    """Returns the rows of each actor's segment in a rollout, num_steps each. What REINFORCE adds to reach the end of
+    """Returns the rows of each worker's segment in a rollout, num_steps each. What REINFORCE adds to reach the end of
     the episode is left out."""
     ends, rows, start = np.flatnonzero(experience["ends"]) + 1, [], 0
     while start < len(experience["obs"]):
@@ -182,8 +236,7 @@ def segment_rows(experience: dict[str, Any], num_steps: int) -> list[slice]:
 
 def collect_group(source: Source, seed: tuple[int, ...], num_envs: int, num_steps: int) -> dict[str, Any]:
     """Collects fresh segments of a checkpoint's policy with frozen statistics."""
-    script, args, state = fresh_state(source, seed, num_envs, num_steps)
-    return script.rollout(args, state)
+    return rollout(*fresh_state(source, seed, num_envs, num_steps))
 
 
 def collect(
@@ -271,19 +324,19 @@ def play_seeds(
     if parameters is not None and len(parameters) != len(own):  # vector_to_parameters does not check that
         raise ValueError(f"{len(parameters)} numbers for the {len(own)} parameters of the policy")
     nn.utils.vector_to_parameters(own if parameters is None else torch.as_tensor(parameters), state.policy.parameters())
-    actor, found = copy.copy(state.actors[0]), []
-    actor.env = OneEpisode(actor.env)
-    state = replace(state, actors=[actor])
+    worker, found = copy.copy(state.workers[0]), []
+    worker.env = env = OneEpisode(worker.env)
+    state = changed(state, workers=[worker])
     for i in range(first, first + episodes):
-        state.rng, actor.obs = generator(source, *seed, i), None
-        actor.env.begin()
-        while not actor.env.ended:
-            script.rollout(args, state)
-            if actor.env.length >= ENDLESS:
+        state.rng, state.workers[0].obs = generator(source, *seed, i), None
+        env.begin()
+        while not env.ended:
+            rollout(script, args, state)
+            if env.length >= ENDLESS:
                 runs.stop(
                     f"{args.env_id}: an episode has not ended after {ENDLESS:,} steps; register it with a time limit"
                 )
-        found.append((actor.env.total, actor.env.length))
+        found.append((env.total, env.length))
     return found
 
 

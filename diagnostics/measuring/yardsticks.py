@@ -87,9 +87,9 @@ def collect_group(source: Source, seed: tuple[int, ...], num_envs: int, num_step
     `ended` [B, 2] an episode, by a terminal state or by a time limit, and the `first` observation of each episode
     [n, obs]. `others` are the first observations of two more, whose seeds differ."""
     script, args, state = sampling.fresh_state(source, seed, num_envs, num_steps)
-    for actor in state.actors:
-        actor.env = Recorder(actor.env)
-    data, envs = script.rollout(args, state), [actor.env for actor in state.actors]
+    for worker in state.workers:
+        worker.env = Recorder(worker.env)
+    data, envs = sampling.rollout(script, args, state), [worker.env for worker in state.workers]
     kept = dict(raw_rewards="rewards", ended="ends", first="first")
     data |= {name: np.concatenate([getattr(env, attribute) for env in envs]) for name, attribute in kept.items()}
     return data | dict(others=[envs[0].reset(seed=seed)[0] for seed in (1, 2)])
@@ -112,12 +112,12 @@ def wrong_noise(state: Any, data: dict[str, Any], num_steps: int) -> str:
 def acts_with_old_policy(source: Source, seed: int, num_steps: int, batch: dict[str, Tensor]) -> str:
     """Judges whether the second of two rollouts acts with another policy if the policy has changed between them."""
     script, args, state = sampling.fresh_state(source, (seed, source.iteration, 8), 1, num_steps)
-    script.rollout(args, state)
+    sampling.rollout(script, args, state)
     policy = moved(state.policy, lambda x: sampling.compare_policies(x, batch)[1].mean() > FAR_APART)
     if policy is None:
         return ""
-    later = replace(state, policy=policy, iteration=state.iteration + 1)
-    if wrong_noise(later, script.rollout(args, later), num_steps):
+    later = sampling.changed(state, policy=policy, iteration=state.iteration + 1)
+    if wrong_noise(later, sampling.rollout(script, args, later), num_steps):
         return "After the policy has changed, a rollout still acted with the old one."
     return ""
 
@@ -252,7 +252,7 @@ def wrong_objective(script: ModuleType, args: Any, state: Any, batch: dict[str, 
     if "multipliers" in batch:
         return None
     coef = getattr(args, "entropy_coef", 0.0)
-    mine = loss_gradient(script.objective(without_bonus(args), state.policy, batch), state.policy)
+    mine = loss_gradient(sampling.objective(script, without_bonus(args), state.policy, batch), state.policy)
     surrogate = lambda A: (state.policy(batch["obs"]).log_prob(batch["actions"]) * A).mean()
     A = batch["advantages"]
     expected = [loss_gradient(surrogate(x), state.policy) for x in (A, A - A.mean())]
@@ -261,7 +261,7 @@ def wrong_objective(script: ModuleType, args: Any, state: Any, batch: dict[str, 
         text = "The gradient of its objective is not the policy gradient of its advantages: their cosine is"
         return f"{text} {nearest:.2f}."
     if coef and getattr(args, "bound_action", "no") != "tanh":
-        bonus = loss_gradient(script.objective(args, state.policy, batch), state.policy) - mine
+        bonus = loss_gradient(sampling.objective(script, args, state.policy, batch), state.policy) - mine
         entropy = loss_gradient(coef * state.policy(batch["obs"]).entropy().mean(), state.policy)
         if cosine(bonus, entropy) < SAME_DIRECTION:
             return f"The entropy bonus of its objective is not {coef} times the entropy, or has the wrong sign."
@@ -272,7 +272,8 @@ def wrong_value_loss(script: ModuleType, args: Any, state: Any, batch: dict[str,
     """Judges whether at the values before the fit, where no clip acts, the gradient of the value loss is that of the
     mean squared error."""
     expected = loss_gradient(((state.value(batch["obs"]) - batch["value_targets"]) ** 2).mean(), state.value)
-    nearest = cosine(loss_gradient(script.value_loss(args, state.value, batch), state.value), expected)
+    loss = script.value_loss(args, state.value(batch["obs"]), batch)
+    nearest = cosine(loss_gradient(loss, state.value), expected)
     if nearest < SAME_DIRECTION and expected.any():
         return f"The gradient of its value loss is not that of the mean squared error: their cosine is {nearest:.2f}."
     return ""
@@ -287,7 +288,7 @@ def wrong_clip(script: ModuleType, args: Any, state: Any, batch: dict[str, Tenso
     policy = moved(state.policy, lambda x: outside(sampling.compare_policies(x, batch)[0]) > OUTSIDE)
     if policy is None:
         return None
-    mine, expected = loss_gradient(script.objective(without_bonus(args), policy, batch), policy), []
+    mine, expected = loss_gradient(sampling.objective(script, without_bonus(args), policy, batch), policy), []
     A = batch["advantages"]
     for x in (A, (A - A.mean()) / A.std()):
         ratios = torch.exp(policy(batch["obs"]).log_prob(batch["actions"]) - batch["old_log_probs"])
@@ -323,9 +324,9 @@ def judge_updates(source: Source, seed: int) -> dict[str, str | None]:
     script, args, _ = sampling.checkpoint_state(source)
     steps = min(args.num_steps, LONGEST)
     script, args, state = sampling.fresh_state(source, (seed, source.iteration, 7), args.num_envs, steps)
-    batch, updated = script.estimate_advantages(args, state, script.rollout(args, state)), []
+    batch, updated = script.estimate_advantages(args, state, sampling.rollout(script, args, state)), []
     for rng in (1, 2):
-        updated.append(replace(sampling.copied(state), rng=np.random.default_rng(rng)))
+        updated.append(sampling.changed(sampling.copied(state), rng=np.random.default_rng(rng)))
         script.update(args, updated[-1], batch)
     found = dict(shuffling=not_shuffled(args, state, updated))
     return found | {"update": wrong_update(script, args, batch, [state, *updated])}
@@ -351,7 +352,7 @@ def wrong_update(script: ModuleType, args: Any, batch: dict[str, Tensor], states
     """Judges whether updates raise the objective on the batch that they are made from, and lower the squared error of
     the value network. V-MPO's objective moves with its multipliers, so it is left out."""
     if "multipliers" not in batch:
-        before, *after = (script.objective(args, x.policy, batch).item() for x in states)
+        before, *after = (sampling.objective(script, args, x.policy, batch).item() for x in states)
         if max(after) < before:
             return f"An update lowered its objective on its own batch from {before:.3g} to {max(after):.3g}."
     if hasattr(states[0], "value"):
@@ -392,9 +393,9 @@ def first_steps(script: ModuleType, args: Any, names: list[str]) -> dict[str, tu
     one_step = dict(num_minibatches=1, num_steps=min(args.num_steps, LONGEST)) | {f"{x}_epochs": 1 for x in names}
     constant = dict(anneal_lr=False) if hasattr(args, "anneal_lr") else {}  # rates
     args = replace(args, **one_step, **constant)
-    state = script.initial_state(args, script.make_actors(args))
-    batch = script.estimate_advantages(args, state, script.rollout(args, state))
-    losses = dict(policy=lambda *x: -script.objective(*x), value=getattr(script, "value_loss", None))
+    state = sampling.new_state(script, args)
+    batch = script.estimate_advantages(args, state, sampling.rollout(script, args, state))
+    losses = dict(policy=script.policy_loss, value=getattr(script, "value_loss", None))
     before = {x: sampling.flat_parameters(network) for x, network in networks_of(state).items()}
     gradients = {x: [] for x in names}
     for rows in torch.arange(len(batch["obs"])).chunk(STEPS):
@@ -403,7 +404,7 @@ def first_steps(script: ModuleType, args: Any, names: list[str]) -> dict[str, tu
             minibatch["multipliers"] = state.multipliers.clone()
         for x in names:
             network = getattr(state, x)
-            gradients[x].append(loss_gradient(losses[x](args, network, minibatch), network))
+            gradients[x].append(loss_gradient(losses[x](args, network(minibatch["obs"]), minibatch), network))
         script.update(args, state, minibatch)
     return {x: (gradients[x], sampling.flat_parameters(getattr(state, x)) - before[x]) for x in names}
 
