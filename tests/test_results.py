@@ -866,7 +866,7 @@ GIVEN = {
     "sb3": "norm of 0.5",
     "README.md": """ICLR 2020; (2018; TPG); Lehmann, 2024; gains sqrt(2), 0.01 (policy); 2.9.2; 5 to 25 seconds;
         | 6,500 | 2.6 |; | 1,450 | 11.5 |; | 2,000 | 8.3 |; is 4.5 times; and 7.4 times; is 3.6 times;
-        is 0.64, 0.43 and 0.67 of; a confidence of 99.9 %; half of what TRPO allows (0.04)""",
+        is 0.64, 0.43 and 0.67 of; a confidence of 99.9 %""",
 }
 # An interval with its mean, a range, a fraction, a negative number, and, since counts have commas (2,048), a reward.
 NUMBER = re.compile(r"(?:−?[\d.,]+ )?\[[^\[\]]*\d[^\[\]]*\]|[−\d][\d.,]* to −?\d[\d.,]*|−?\d[\d,]*\.\d+|−\d+|\d{4,}")
