@@ -174,3 +174,10 @@ def figures(monkeypatch):
     found = {}
     monkeypatch.setattr(Figure, "savefig", lambda figure, path, **_: found.update({Path(path).name: figure}))
     return found
+
+
+def skip_without_compiler():
+    try:
+        torch.compile(torch.neg, options={"cpp_wrapper": True})(torch.zeros(2))
+    except Exception:
+        pytest.skip("torch.compile does not work here")

@@ -7,10 +7,13 @@ from gymnasium.wrappers import TimeAwareObservation
 
 
 class Clock(gym.Env):
-    """Observation: the steps since the reset. Reward: 1 + that. Ends never by itself."""
+    """Observation: the steps since the reset. Reward: 1 + that. Ends never by itself. It may have other spaces."""
 
     observation_space = gym.spaces.Box(-np.inf, np.inf, (1,), np.float64)
     action_space = gym.spaces.Box(-1, 1, (2,))
+
+    def __init__(self, **spaces):
+        vars(self).update(spaces)
 
     def reset(self, seed=None, options=None):
         super().reset(seed=seed)
@@ -22,19 +25,34 @@ class Clock(gym.Env):
         return np.array([float(self.steps)]), float(self.steps), False, False, {}
 
 
-class Nan(Clock):
-    """A Clock whose 600th step is rewarded with nan."""
+class Forgetful(Clock):
+    """A Clock that forgets to restart: whatever the seed, it counts all steps of its life."""
 
     total = 0
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.array([float(self.total)]), {}
+
+    def step(self, action):
+        self.total += 1
+        return np.array([float(self.total)]), 1.0, False, False, {}
+
+
+class Nan(Clock):
+    """A Clock whose 600th step gives nan, as an observation or as a reward."""
+
+    total = 0
+
+    def __init__(self, instead_of):
+        self.instead_of = instead_of
 
     def step(self, action):
         obs, reward, *rest = super().step(action)
         self.total += 1
-        return obs, np.nan if self.total == 600 else reward, *rest
-
-
-class Unbounded(Clock):
-    action_space = gym.spaces.Box(-np.inf, np.inf, (2,))
+        if self.total == 600:
+            obs, reward = (obs * np.nan, reward) if self.instead_of == "obs" else (obs, np.nan)
+        return obs, reward, *rest
 
 
 class Numbers(Clock):
@@ -53,12 +71,26 @@ class Editor(Clock):
         return super().step(action)
 
 
-class Image(Clock):
-    observation_space = gym.spaces.Box(0, 255, (8, 8, 3), np.uint8)
+class Misshapen(Clock):
+    """Returns observations of these shapes, which its space does not have."""
+
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float64)
+
+    def __init__(self, first, later):
+        self.first, self.later = first, later
+
+    def reset(self, seed=None, options=None):
+        return np.zeros(self.first), {}
+
+    def step(self, action):
+        return np.zeros(self.later), 0.0, False, False, {}
 
 
-class Dictionary(Clock):
-    observation_space = gym.spaces.Dict({"clock": Clock.observation_space})
+class Failing(gym.Env):
+    """Cannot be made."""
+
+    def __init__(self, error):
+        raise error
 
 
 class Chain(gym.Env):
@@ -123,13 +155,30 @@ class Counter(HopperEnv):
 gym.register("BriefAnt-v0", "gymnasium.envs.mujoco.ant_v5:AntEnv", max_episode_steps=20)
 gym.register("Chain-v0", Chain)
 gym.register("Bandit-v0", Bandit)
-gym.register("Clock-v0", Clock, max_episode_steps=5)
 gym.register("Counter-v0", Counter, max_episode_steps=500)
 gym.register("Timed-v0", lambda: TimeAwareObservation(gym.make("Hopper-v5")))
-gym.register("Nan-v0", Nan, max_episode_steps=5)
-gym.register("Unbounded-v0", Unbounded, max_episode_steps=5)
 gym.register("Numbers-v0", Numbers)
-gym.register("Editor-v0", Editor, max_episode_steps=5)
 gym.register("Endless-v0", Clock)
-gym.register("Image-v0", Image)
-gym.register("Dictionary-v0", Dictionary)
+for wrong in (Clock, Editor, Forgetful):
+    gym.register(f"{wrong.__name__}-v0", wrong, max_episode_steps=5)
+for name in ("Obs", "Reward"):
+    gym.register(f"Nan{name}-v0", Nan, max_episode_steps=5, kwargs=dict(instead_of=name.lower()))
+
+# Clocks with other spaces, of actions and of observations.
+ACTIONS = dict(
+    Unbounded=gym.spaces.Box(-np.inf, np.inf, (2,)),
+    Huge=gym.spaces.Box(-np.finfo(np.float32).max, np.finfo(np.float32).max, (2,)),
+    Uneven=gym.spaces.Box(np.array([-0.4, 0.0], np.float32), np.array([0.4, 3.0], np.float32)),
+    Int8=gym.spaces.Box(-100, 100, (2,), np.int8),
+    Wide=gym.spaces.Box(-300, 300, (2,)),
+)
+for name, space in ACTIONS.items():
+    gym.register(f"{name}-v0", Clock, max_episode_steps=5, kwargs=dict(action_space=space))
+gym.register("Image-v0", Clock, kwargs=dict(observation_space=gym.spaces.Box(0, 255, (8, 8, 3), np.uint8)))
+gym.register("Dictionary-v0", Clock, kwargs=dict(observation_space=gym.spaces.Dict(clock=Clock.observation_space)))
+
+# What cannot be used, or cannot even be made.
+for name, first, later in [("Short", 1, 1), ("Column", (2, 1), (2, 1)), ("ShortStep", 2, 1), ("ColumnStep", 2, (2, 1))]:
+    gym.register(f"{name}-v0", Misshapen, max_episode_steps=5, kwargs=dict(first=first, later=later))
+for error in (FileNotFoundError("model.xml"), AttributeError("no such part"), KeyError("part")):
+    gym.register(f"{type(error).__name__}-v0", Failing, kwargs=dict(error=error))

@@ -5,6 +5,7 @@ import functools
 import hashlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,10 +23,12 @@ from conftest import (
     checkpoints,
     contents,
     flags_of,
+    flat,
     iterate,
     load,
     parameters,
     progress,
+    skip_without_compiler,
     start,
 )
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -37,16 +40,16 @@ def command(algo, flags):
 
 # Flag: settings in which it acts; what toggling it leaves alone; what, before all else, it must change.
 FLAGS = {
-    "value_clip": (dict(value_clip_eps=0.001), "networks experience policy_1", "value_1"),
+    "value_clip": (dict(value_clip_eps=0.001), "networks steps policy_1", "value_1"),
     "reward_scale": (dict(), "networks obs actions", "rewards"),
     "orthogonal_init": (dict(), "", "networks"),
-    "anneal_lr": (dict(), "networks experience policy_1 value_1", "value_2 policy_2"),
+    "anneal_lr": (dict(), "networks steps policy_1 value_1", "value_2 policy_2"),
     "reward_clip": (dict(reward_clip_range=0.1), "networks obs actions", "rewards"),
     "obs_norm": (dict(), "networks", "obs"),
     "obs_clip": (dict(obs_clip_range=0.5), "networks", "obs"),
     "tanh": (dict(), "networks", "actions"),
-    "grad_clip": (dict(max_grad_norm=0.01), "networks experience value_1", "policy_1"),
-    "value_grad_clip": (dict(max_grad_norm=0.01), "networks experience policy_1", "value_1"),
+    "grad_clip": (dict(max_grad_norm=0.01), "networks steps value_1", "policy_1"),
+    "value_grad_clip": (dict(max_grad_norm=0.01), "networks steps policy_1", "value_1"),
 }
 CASES = [
     (algo, flag) for algo in ALGOS for flag in FLAGS if flag in {f.name for f in dataclasses.fields(load(algo).Args)}
@@ -61,14 +64,14 @@ def trace(algo, **settings):
     for i in range(4):
         for name in ("policy", "value"):
             if hasattr(state, name):
-                seen[f"{name}_{i}"] = script.flat_parameters(vars(state)[name])
+                seen[f"{name}_{i}"] = flat(vars(state)[name])
         if i == 3:
             break
-        experience, *_ = iterate(script, args, state)
+        steps, *_ = iterate(script, args, state)
         if i == 0:
             seen["networks"] = torch.cat(list(seen.values()))
-            arrays = {k: experience[k] for k in ("obs", "actions", "rewards")}
-            seen |= arrays | {"experience": np.concatenate([x.ravel() for x in arrays.values()])}
+            arrays = {k: steps[k] for k in ("obs", "actions", "rewards")}
+            seen |= arrays | {"steps": np.concatenate([x.ravel() for x in arrays.values()])}
     return {name: torch.as_tensor(x) for name, x in seen.items()}
 
 
@@ -89,14 +92,14 @@ REPLAYED = [(algo, "Hopper-v5", 2) for algo in ALGOS] + [("ppo", "environments:B
 def test_contract_replays_training_and_a_checkpoint_is_everything(algo, env_id, num_envs, runs):
     """Restored where iteration 2 begins, four iterations later a state is all that the uninterrupted run's was."""
     script = load(algo)
-    flags = flags_of(algo, env_id=env_id, num_envs=num_envs, total_timesteps=8 * 256 * num_envs)
+    flags = flags_of(algo, env_id=env_id, num_envs=num_envs, num_steps=64, total_timesteps=8 * 64 * num_envs)
     script.main([*flags, "--run-name", "a", "--checkpoint-every", "2"])
     saved = checkpoints(runs / "runs" / "a")
     assert [path.name for path in saved[:4]] == [f"iter_{i:06d}.pt" for i in (0, 2, 4, 6)]
 
     checkpoint = script.load_checkpoint(saved[1])
     args = script.Args(**checkpoint["args"])
-    state = script.initial_state(args, script.make_actors(args))
+    state = script.State(args)
     script.restore(state, checkpoint)
     for row in progress(runs / "runs" / "a")[2:6]:
         *_, statistics = iterate(script, args, state)
@@ -114,6 +117,95 @@ def test_the_seed_decides_the_bits(algo):
     assert not any(torch.equal(first[name], other[name]) for name in ("networks", "actions", "policy_3"))
     a, b, c = (start(algo, seed=seed)[2].rng.random() for seed in (1, 1, 2))
     assert a == b != c
+
+
+def without_args(path):
+    return {name: x for name, x in contents(path).items() if not name.startswith("args.")}
+
+
+# Episodes that end within an iteration, that outlast several, and that never end; with a state of an environment's own.
+INTERVALS = [
+    ("ppo", "Hopper-v5", 4),
+    ("ppo_m", "HalfCheetah-v5", 1),
+    ("ppo_noclip", "environments:Endless-v0", 4),
+    ("a2c", "Pendulum-v1", 4),
+    ("trpo", "environments:Numbers-v0", 1),
+    ("trpo_plus", "Humanoid-v5", 1),
+    ("vmpo", "environments:BriefAnt-v0", 4),
+    ("reinforce", "environments:Counter-v0", 4),
+    ("reinforce", "environments:Clock-v0", 1),
+    ("ppo", "environments:Timed-v0", 1),
+]
+
+
+@pytest.mark.parametrize(("algo", "env_id", "num_envs"), INTERVALS)
+def test_neither_checkpoints_nor_interruptions_change_a_run(algo, env_id, num_envs, runs):
+    """A run is interrupted where its later checkpoints are deleted, and continues with another interval."""
+    flags = flags_of(algo, env_id=env_id, num_envs=num_envs, num_steps=44, total_timesteps=8 * 44 * num_envs)
+    script, whole, often = load(algo), runs / "runs" / "whole", runs / "runs" / "often"
+    script.main([*flags, "--run-name", "whole", "--checkpoint-every", "1000"])
+    assert len(checkpoints(whole)) == 2
+    for every, kept in ((1, 8), (3, 4), (1000, 2)):
+        for path in checkpoints(often)[kept + 1 :]:
+            path.unlink()
+        script.main([*flags, "--run-name", "often", "--checkpoint-every", str(every)])
+        assert_same(*(without_args(checkpoints(folder)[-1]) for folder in (whole, often)))
+        assert progress(often) == progress(whole)
+
+
+def test_an_episode_goes_on_in_the_next_rollout():
+    settings = dict(num_envs=2, num_steps=7, num_minibatches=1, obs_norm=False)
+    script, args, state = start("ppo", env_id="environments:Clock-v0", **settings)
+    found = [(script.rollout(args, state)[1], len(state.workers[1].actions)) for _ in range(3)]
+    # Episodes have 5 steps with rewards 1 to 5: of the first 7 steps 2 go on, and of the next 7 then 4.
+    assert found == [([(15.0, 5)] * 2, 2), ([(15.0, 5)] * 2, 4), ([(15.0, 5)] * 4, 1)]
+
+
+def test_where_reset_does_not_determine_the_environment_a_new_episode_begins(runs, capsys):
+    flags = flags_of("ppo", env_id="environments:Forgetful-v0", num_envs=2, num_steps=8, total_timesteps=64)
+    flags += ["--run-name", "a", "--checkpoint-every", "1"]
+    load("ppo").main(flags)
+    *_, third, last = checkpoints(runs / "runs" / "a")
+    last.unlink()
+    capsys.readouterr()
+    load("ppo").main(flags)
+    assert capsys.readouterr().err.count("reset(seed=...) does not repeat an unfinished episode; a new one begins") == 2
+    assert len(progress(runs / "runs" / "a")) == 4 and last.exists()
+    script, args, state = start("ppo", env_id="environments:Forgetful-v0", num_envs=2)
+    script.restore(state, script.load_checkpoint(third))
+    assert [(worker.obs, worker.actions, worker.episode_return) for worker in state.workers] == [(None, [], 0.0)] * 2
+
+
+def age(path, **settings):
+    """Gives a checkpoint the layout that it had when new episodes began at every checkpoint."""
+    checkpoint = torch.load(path, weights_only=True)
+    for part, name in ((checkpoint, "workers"), (checkpoint["obs_stats"], "std"), (checkpoint["reward_stats"], "std")):
+        part.pop(name, None)
+    checkpoint["args"] |= dict(reward_scale_by="returns", overwrite=False) | settings
+    torch.save(checkpoint, path)
+
+
+@pytest.mark.parametrize("algo", ["ppo", "ppo_noclip"])
+def test_an_old_run_can_be_continued(algo, runs, capsys):
+    flags = flags_of(algo, run_name="a", checkpoint_every=1)
+    load(algo).main(flags)
+    *_, second, last = checkpoints(runs / "runs" / "a")
+    last.unlink()
+    age(second)
+    script, args, state = start(algo)
+    script.restore(state, script.load_checkpoint(second))
+    assert state.workers[0].obs is None
+    iterate(script, args, state)
+    load(algo).main(flags)
+    assert torch.equal(torch.load(last, weights_only=True)["policy"]["log_std"], state.policy.log_std)
+
+    last.unlink()
+    age(second, reward_scale_by="rewards")
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        load(algo).main(flags)
+    [message] = capsys.readouterr().err.splitlines()
+    assert ended.value.code == 2 and "reward_scale_by was rewards, is returns" in message
 
 
 # MuJoCo's and others, with a state of their own too; the number of kills.
@@ -139,19 +231,20 @@ def interrupt_at(checkpoint, process, folder, interrupt):
 
 @pytest.mark.parametrize(("algo", "env_id", "num_envs", "kills"), KILLED)
 def test_killed_run_continues_to_the_same_bits(algo, env_id, num_envs, kills, runs):
-    small = dict(env_id=env_id, num_envs=num_envs, total_timesteps=16 * 256 * num_envs, checkpoint_every=3)
-    flags = flags_of(algo, **small)
-    load(algo).main([*flags, "--run-name", "whole"])
+    """With other checkpoints before and after each kill."""
+    flags = flags_of(algo, env_id=env_id, num_envs=num_envs, num_steps=128, total_timesteps=16 * 128 * num_envs)
+    load(algo).main([*flags, "--run-name", "whole", "--checkpoint-every", "3"])
     folder, whole = runs / "runs" / "killed", runs / "runs" / "whole"
-    flags += ["--run-name", "killed"]
-    for enough in (2, 4)[:kills]:
-        process = subprocess.Popen(command(algo, flags), env=os.environ | {"PYTHONPATH": str(ROOT / "tests")})
+    flags += ["--run-name", "killed", "--checkpoint-every"]
+    for every, enough in ((1, 3), (2, 5))[:kills]:
+        killed = command(algo, [*flags, str(every)])
+        process = subprocess.Popen(killed, env=os.environ | {"PYTHONPATH": str(ROOT / "tests")})
         assert interrupt_at(enough, process, folder, process.kill) != 0
     time.sleep(1)  # TensorBoard orders files by the second they were begun in; a new process needs longer to begin one
-    load(algo).main(flags)
-    assert [path.name for path in checkpoints(folder)] == [path.name for path in checkpoints(whole)]
-    for path in checkpoints(folder):
-        assert_same(contents(path), contents(whole / "checkpoints" / path.name))
+    load(algo).main([*flags, "3"])
+    for path in checkpoints(whole)[1:]:  # of those that the killed run has, too, the last among them
+        if path.name in (found := {x.name: x for x in checkpoints(folder)}):
+            assert_same(without_args(found[path.name]), without_args(path))
     assert progress(folder) == progress(whole)
     assert len(progress(whole)) >= 9
     logged = EventAccumulator(str(folder)).Reload().Scalars("losses/mean_kl")  # as TensorBoard shows it
@@ -166,13 +259,12 @@ def test_ctrl_c_is_one_line(runs):
     process = subprocess.Popen(command("ppo", flags), stderr=subprocess.PIPE, text=True, **heard)
     assert interrupt_at(2, process, runs / "runs" / "a", lambda: process.send_signal(signal.SIGINT)) == 130
     message = process.stderr.read()
-    assert "Traceback" not in message and message.splitlines()[-1].startswith("ppo.py: interrupted; the same command")
+    assert "Traceback" not in message and message.splitlines()[-1].startswith("ppo.py: interrupted; rerun the same")
 
 
 @pytest.mark.xdist_group("compiled")  # the worker that compiles these updates anyway
 def test_compiled_run_continues_to_the_same_bits_in_another_process(runs):
-    if not load("ppo").can_compile():
-        pytest.skip("torch.compile does not work here")
+    skip_without_compiler()
     small = dict(compile=True, policy_hidden="4", value_hidden="4", num_steps=64, total_timesteps=256)
     again = command("ppo", flags_of("ppo", run_name="a", checkpoint_every=1, **small))
     subprocess.run(again, check=True)
@@ -195,55 +287,27 @@ def test_compiled_run_continues_to_the_same_bits_in_another_process(runs):
             assert_same(getattr(after, part).state_dict(), stored[part])
 
 
-def test_new_episodes_begin_after_each_checkpoint_and_continue_elsewhere():
-    script, args, state = start(
-        "ppo", env_id="environments:Clock-v0", num_envs=2, num_steps=7, num_minibatches=1, checkpoint_every=2
-    )
-    firsts = []
-    for _ in range(4):
-        script.begin_episodes(args, state)
-        state.obs_stats.frozen = True  # so that observations are the steps since the reset
-        experience = script.rollout(args, state)
-        firsts.append([experience["episodes"], state.actors[1].episode_length])
-        state.iteration += 1
-    # Episodes of 5 steps, rewards 1 to 5: the 7 steps of an iteration hold one, and 4 of 7 go on into the second.
-    assert firsts == [[[(15.0, 5)] * 2, 2], [[(15.0, 5)] * 2, 4]] * 2
-
-
-def test_progress_that_is_gone_or_short_is_said_and_gets_its_header(runs, capsys):
+def test_progress_that_is_gone_or_short_gets_its_header_and_the_rows_to_come(runs):
     script, flags = load("ppo"), flags_of("ppo", run_name="a", checkpoint_every=1, total_timesteps=5 * 256)
     script.main(flags)
     folder = runs / "runs" / "a"
     header, *rows = (folder / "progress.csv").read_text().splitlines()
-    for kept, missing in (
-        (None, "lacks 4 of the iterations 0 to 3"),
-        ([], "lacks 4 of the iterations 0 to 3"),
-        ([header, *rows[:2]], "lacks 2 of the iterations 2 to 3"),
-        ([header, rows[1], *rows[3:]], "lacks 2 of the iterations 0 to 2"),
-    ):
+    for kept in (None, [], [header, *rows[:2]], [header, rows[1], *rows[3:]]):
         checkpoints(folder)[-1].unlink()  # so that there is an iteration to go
         (folder / "progress.csv").unlink()
         if kept is not None:
             (folder / "progress.csv").write_text("".join(f"{line}\n" for line in kept))
-        capsys.readouterr()
         script.main(flags)
-        assert missing in capsys.readouterr().err
         left = [row.split(",")[0] for row in (kept or [])[1:] if row in rows[:4]]
         assert [row["iteration"] for row in progress(folder)] == [*left, "4"]
         assert progress(folder)[-1]["mean_kl"] == rows[-1].split(",")[header.split(",").index("mean_kl")]
 
 
-def test_says_where_no_episode_can_end_between_two_checkpoints(runs, capsys):
-    flags = flags_of("ppo", env_id="environments:Clock-v0", num_steps=4, num_minibatches=2, total_timesteps=16)
-    for every, said in ((1, 4), (2, 0)):  # an episode has 5 steps
-        load("ppo").main([*flags, "--checkpoint-every", str(every)])
-        assert capsys.readouterr().err.count("raise --checkpoint-every") == said
-
-
 @pytest.fixture(scope="module")
 def long_run(tmp_path_factory):
     """Flags of a run of 20 iterations, and its folder."""
-    flags = flags_of("ppo", total_timesteps=20 * 256, policy_hidden="8", value_hidden="8", checkpoint_every=1)
+    small = dict(num_steps=64, total_timesteps=20 * 64, policy_hidden="8", value_hidden="8")
+    flags = flags_of("ppo", checkpoint_every=1, **small)
     folder = tmp_path_factory.mktemp("runs")
     load("ppo").main([*flags, "--runs-dir", str(folder), "--run-name", "whole"])
     return flags, folder / "whole"
@@ -255,14 +319,14 @@ def test_a_full_disk_loses_nothing(room, long_run, runs):
     flags, whole = long_run
     limits = room, resource.getrlimit(resource.RLIMIT_FSIZE)[1]  # what then fails, fails as on a full disk
     full = dict(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limits), stderr=subprocess.DEVNULL)
-    assert subprocess.run(command("ppo", flags), **full).returncode == 1
+    assert subprocess.run(command("ppo", flags), **full).returncode in (1, 2)
     load("ppo").main(flags)
     [folder] = (runs / "runs").iterdir()
     assert_same(contents(checkpoints(folder)[-1]), contents(checkpoints(whole)[-1]))
     assert progress(folder) == progress(whole) and len(progress(whole)) == 20
 
 
-def test_finished_run_is_left_alone_and_overwrite_starts_again(runs, capsys):
+def test_finished_run_is_left_alone(runs, capsys):
     flags, script = flags_of("ppo", total_timesteps=512), load("ppo")
     script.main(flags)
     [folder] = (runs / "runs").iterdir()
@@ -279,20 +343,30 @@ def test_finished_run_is_left_alone_and_overwrite_starts_again(runs, capsys):
     before = times()
     with pytest.raises(SystemExit) as ended:
         script.main(flags)
-    assert ended.value.code == 0 and "is finished" in capsys.readouterr().err
+    assert not ended.value.code and "is finished" in capsys.readouterr().out
     assert times() == before
-    script.main([*flags, "--overwrite"])
-    old = {path.name for path, time in times().items() if before.get(path) == time}
-    assert len(times()) == len(before) and old <= {".lock"}
-    assert len(progress(folder)) == 2
 
 
-def test_nonfinite_state_stops_the_run_before_it_is_saved(runs, capsys):
+def test_the_name_of_a_run_is_what_decides_its_bits(runs):
+    script = load("ppo")
+    name = script.run_folder(script.Args()).name
+    assert name == "Hopper-v5__ppo__seed1"
+    same = script.Args(checkpoint_every=7, compile=False, runs_dir="elsewhere")
+    assert script.run_folder(same).name == name and script.run_folder(script.Args(gamma=0.9)).name != name
+    assert script.run_folder(script.Args(run_name="a")).name == "a"
+
+
+@pytest.mark.parametrize(
+    ("env_id", "found"), [("NanReward-v0", r"rewards\[86\]"), ("NanObs-v0", r"(next_)?obs\[8[67]\]")]
+)
+def test_what_is_not_finite_is_named_and_not_saved(env_id, found, runs, capsys):
+    """The environment's 600th step, of which make_env takes the first, is row 86 of iteration 2."""
+    flags = flags_of("ppo", env_id=f"environments:{env_id}", checkpoint_every=1, total_timesteps=2560)
     with pytest.raises(SystemExit) as ended:
-        load("ppo").main(flags_of("ppo", env_id="environments:Nan-v0", checkpoint_every=1, total_timesteps=2560))
+        load("ppo").main(flags)
     assert ended.value.code == 1
-    *_, last = capsys.readouterr().err.splitlines()
-    assert last.startswith("ppo.py: iteration 2: a loss or a parameter is not finite")  # the bar has its own line
+    *_, last = capsys.readouterr().err.splitlines()  # the bar has its own line
+    assert re.fullmatch(f"ppo.py: iteration 2: {found} is not finite; not saved", last)
     [folder] = (runs / "runs").iterdir()
     assert checkpoints(folder)[-1].name == "iter_000002.pt"
     assert all(x.isfinite().all() for x in parameters(checkpoints(folder)[-1]).values())
