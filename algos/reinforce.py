@@ -130,8 +130,7 @@ class State:
         size = sum(p.numel() for p in self.policy.parameters())
         self.policy_adam = [torch.zeros(size), torch.zeros(size), torch.zeros(()).double()]
         self.obs_stats, self.reward_stats = RunningStats(np.zeros(obs_size)), RunningStats(0.0)
-        self.iteration = 0  # iterations done
-        self.global_step = 0  # environment steps done
+        self.iteration, self.global_step = 0, 0  # iterations and environment steps done
         self.planned_steps = args.total_timesteps - args.total_timesteps % (args.num_envs * args.num_steps)
 
 
@@ -322,7 +321,6 @@ def update(args: Args, state: State, batch: dict[str, Tensor]) -> dict[str, floa
     policy_fit = fit(args, state.policy, state.policy_adam, policy_loss, batch, indices, lr, max_norm)
     state.iteration += 1
     state.global_step += len(batch["obs"])
-
     # These say what the whole update did to the policy, over the whole batch.
     old_pi, pi = Independent(Normal(batch["old_means"], batch["old_stds"]), 1), state.policy(batch["obs"])
     kls, ratios = kl_divergence(old_pi, pi), torch.exp(pi.log_prob(batch["actions"]) - batch["old_log_probs"])
@@ -352,8 +350,7 @@ def fit(
         nn.utils.clip_grad_norm_(network.parameters(), max_norm)
         optimizer.step(); optimizer.zero_grad()  # torch.optim.Adam(network.parameters(), lr, eps=1e-5)
 
-    Compiled, it is ten times faster. That needs a step that is a function and changes no tensor. So the parameters are
-    one flat vector that goes from step to step, and Adam, which torch has only in place, is written out."""
+    Compiled, it is ten times faster. As no step may change a tensor then, there is one flat vector and our own Adam."""
     lr_tensor = torch.tensor(lr)  # A float would be a constant of the compiled code, compiled again for each value.
 
     def loss_of(flat: Tensor, minibatch: dict[str, Tensor]) -> Tensor:
@@ -436,7 +433,7 @@ def open_run(args: Args, state: State) -> Iterator[SimpleNamespace]:
         if saved := sorted(folder.glob("checkpoints/iter_*.pt")):
             checkpoint = load_checkpoint(saved[-1])
             now = dict(reward_scale_by="returns") | asdict(args) | dict(algo=ALGO)  # Older runs name that flag.
-            for name, was in (asdict(Args()) | checkpoint["args"] | dict(algo=checkpoint["algo"])).items():
+            for name, was in (dict(algo=checkpoint["algo"]) | asdict(Args()) | checkpoint["args"]).items():
                 if now.get(name) != was and name not in MAY_DIFFER:
                     raise BadInput(f"{folder} holds another run: {name} was {was}, is {now.get(name)}; try --run-name")
             restore(state, checkpoint)
@@ -448,8 +445,9 @@ def open_run(args: Args, state: State) -> Iterator[SimpleNamespace]:
             sys.exit()
         progress = folder / "progress.csv"  # The rows after the checkpoint will be written again.
         progress.touch()
-        rows = progress.read_bytes().splitlines(keepends=True)
-        os.truncate(progress, sum(map(len, rows[: 1 + state.iteration])) if state.iteration else 0)
+        header, *rows = progress.read_bytes().splitlines(keepends=True) or [b""]
+        rows = [row for row in rows if row.endswith(b"\n") and int(row.split(b",")[0]) < state.iteration]
+        os.truncate(progress, sum(map(len, [header, *rows])) if rows else 0)
         print(f"{folder}: iteration {state.iteration}", flush=True)
         interval = 0.1 if sys.stderr.isatty() else 30  # seconds between updates of the bar
         bar = tqdm(total=state.planned_steps, initial=state.global_step, unit=" steps", mininterval=interval)
@@ -480,7 +478,7 @@ def save_checkpoint(args: Args, folder: Path, state: State) -> None:
 def load_checkpoint(path: Path) -> dict[str, Any]:
     """The checkpoint's dictionary: tensors and plain values, no code (weights_only)."""
     with contextlib.suppress(Exception):  # A damaged file raises almost anything.
-        if "args" in (checkpoint := torch.load(path, weights_only=True)):
+        if {"algo", "args", "rng"} <= (checkpoint := torch.load(path, weights_only=True)).keys():
             return checkpoint
     raise BadInput(f"{path} is damaged; without it, the run resumes from the checkpoint before")
 

@@ -185,8 +185,7 @@ class State:
         sizes[0] += 3  # One Adam serves the policy and the multipliers, since it treats each number by itself.
         self.policy_adam, self.value_adam = [[torch.zeros(n), torch.zeros(n), torch.zeros(()).double()] for n in sizes]
         self.obs_stats, self.reward_stats = RunningStats(np.zeros(obs_size)), RunningStats(0.0)
-        self.iteration = 0  # iterations done
-        self.global_step = 0  # environment steps done
+        self.iteration, self.global_step = 0, 0  # iterations and environment steps done
         self.planned_steps = args.total_timesteps - args.total_timesteps % (args.num_envs * args.num_steps)
 
 
@@ -382,7 +381,6 @@ def update(args: Args, state: State, batch: dict[str, Tensor]) -> dict[str, floa
     policy_fit = fit_policy(args, state, steps, indices, policy_lr, policy_norm)
     state.iteration += 1
     state.global_step += len(batch["obs"])
-
     # These say what the whole update did to the policy, over the whole batch.
     old_pi, pi = Independent(Normal(batch["old_means"], batch["old_stds"]), 1), state.policy(batch["obs"])
     kls, ratios = kl_divergence(old_pi, pi), torch.exp(pi.log_prob(batch["actions"]) - batch["old_log_probs"])
@@ -416,8 +414,7 @@ def fit(
         nn.utils.clip_grad_norm_(network.parameters(), max_norm)
         optimizer.step(); optimizer.zero_grad()  # torch.optim.Adam(network.parameters(), lr, eps=1e-5)
 
-    Compiled, it is ten times faster. That needs a step that is a function and changes no tensor. So the parameters are
-    one flat vector that goes from step to step, and Adam, which torch has only in place, is written out."""
+    Compiled, it is ten times faster. As no step may change a tensor then, there is one flat vector and our own Adam."""
     lr_tensor = torch.tensor(lr)  # A float would be a constant of the compiled code, compiled again for each value.
 
     def loss_of(flat: Tensor, minibatch: dict[str, Tensor]) -> Tensor:
@@ -551,7 +548,7 @@ def open_run(args: Args, state: State) -> Iterator[SimpleNamespace]:
         if saved := sorted(folder.glob("checkpoints/iter_*.pt")):
             checkpoint = load_checkpoint(saved[-1])
             now = dict(reward_scale_by="returns") | asdict(args) | dict(algo=ALGO)  # Older runs name that flag.
-            for name, was in (asdict(Args()) | checkpoint["args"] | dict(algo=checkpoint["algo"])).items():
+            for name, was in (dict(algo=checkpoint["algo"]) | asdict(Args()) | checkpoint["args"]).items():
                 if now.get(name) != was and name not in MAY_DIFFER:
                     raise BadInput(f"{folder} holds another run: {name} was {was}, is {now.get(name)}; try --run-name")
             restore(state, checkpoint)
@@ -563,8 +560,9 @@ def open_run(args: Args, state: State) -> Iterator[SimpleNamespace]:
             sys.exit()
         progress = folder / "progress.csv"  # The rows after the checkpoint will be written again.
         progress.touch()
-        rows = progress.read_bytes().splitlines(keepends=True)
-        os.truncate(progress, sum(map(len, rows[: 1 + state.iteration])) if state.iteration else 0)
+        header, *rows = progress.read_bytes().splitlines(keepends=True) or [b""]
+        rows = [row for row in rows if row.endswith(b"\n") and int(row.split(b",")[0]) < state.iteration]
+        os.truncate(progress, sum(map(len, [header, *rows])) if rows else 0)
         print(f"{folder}: iteration {state.iteration}", flush=True)
         interval = 0.1 if sys.stderr.isatty() else 30  # seconds between updates of the bar
         bar = tqdm(total=state.planned_steps, initial=state.global_step, unit=" steps", mininterval=interval)
@@ -595,7 +593,7 @@ def save_checkpoint(args: Args, folder: Path, state: State) -> None:
 def load_checkpoint(path: Path) -> dict[str, Any]:
     """The checkpoint's dictionary: tensors and plain values, no code (weights_only)."""
     with contextlib.suppress(Exception):  # A damaged file raises almost anything.
-        if "args" in (checkpoint := torch.load(path, weights_only=True)):
+        if {"algo", "args", "rng"} <= (checkpoint := torch.load(path, weights_only=True)).keys():
             return checkpoint
     raise BadInput(f"{path} is damaged; without it, the run resumes from the checkpoint before")
 
@@ -613,7 +611,9 @@ def restore(state: State, checkpoint: dict[str, Any]) -> None:
         if saved["obs"] is not None:
             raw_obs, _ = worker.env.reset(seed=saved["seed"])
             for action in saved["actions"]:
-                raw_obs, *_ = worker.env.step(action.copy())
+                raw_obs, _, *ended, _ = worker.env.step(action.copy())
+                if any(ended):  # The saved episode went on.
+                    break
             if np.array_equal(raw_obs, saved["raw_obs"]):
                 vars(worker).update(saved, actions=list(saved["actions"]))
             else:

@@ -112,7 +112,7 @@ def film(args: Args, source: Source) -> None:
         stride = max(1, round(fps / 15))
         worker.env = camera = Camera(worker.env, stride)
         while not camera.ended:
-            sampling.rollout(script, settings, state)
+            sampling.roll_out(script, settings, state)
         if camera.frames[0] is None:
             raise RuntimeError("its render() returns nothing; State must make it with gym.make")
     except Exception as error:

@@ -100,7 +100,7 @@ def segment_sums(
     """Samples fresh segments and returns for each its sums, and those of its windows. For each segment, `windows` gives
     the length of a window by the number of pairs of the estimate that the window belongs to."""
     script, args, state = sampling.fresh_state(source, seed, num_envs, num_steps)
-    experience = sampling.rollout(script, args, state)
+    experience = sampling.roll_out(script, args, state)
     batch = script.estimate_advantages(args, state, experience)
     advantages = torch.stack([batch["advantages"], *other_advantages(script, args, state, experience, true_value)])
     parameters = sampling.flat_parameters(state.policy).requires_grad_()
@@ -148,7 +148,7 @@ def obs_and_returns(source: Source, seed: tuple[int, ...], num_envs: int, num_st
     """Returns the observations and returns of fresh segments. Of millions of pairs, only what the fit needs should
     leave the worker."""
     script, args, state = sampling.fresh_state(source, seed, num_envs, num_steps)
-    experience = sampling.rollout(script, args, state)
+    experience = sampling.roll_out(script, args, state)
     return dict(obs=experience["obs"], returns=returns(script, args, state, experience).numpy())
 
 

@@ -151,7 +151,7 @@ def take_iteration(script: ModuleType, settings: Any, state: Any) -> dict[str, A
     """Takes the state through one iteration, in place, and measures the update on its own batch."""
     before = sampling.copied(state)
     lengths = [0 if worker.obs is None else len(worker.actions) for worker in state.workers]
-    experience = sampling.rollout(script, settings, state)
+    experience = sampling.roll_out(script, settings, state)
     batch = script.estimate_advantages(settings, state, experience)
     steps = episode_steps(experience, settings.num_steps, lengths)
     loss = script.policy_loss(settings, state.policy(batch["obs"]), batch)

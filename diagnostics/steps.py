@@ -67,7 +67,7 @@ def take_update(source: Source, seed: tuple[int, ...], num_envs: int, num_steps:
     """Returns the policy parameters [P] after one whole update on a fresh batch, and by how much the surrogate rose on
     that batch."""
     script, args, state = sampling.fresh_state(source, seed, num_envs, num_steps)
-    experience = sampling.rollout(script, args, state)
+    experience = sampling.roll_out(script, args, state)
     # More environments would shift the schedules of the update, which count in batches of the size that training uses.
     args = sampling.read_checkpoint(source)[1]
     batch = script.estimate_advantages(args, state, experience)

@@ -228,11 +228,11 @@ def test_statistics_are_frozen_and_an_older_run_has_the_same(known, tmp_path):
         source = measuring.runs.Source(ROOT / "algos" / "ppo.py", run, 2)
         script, args, state = measuring.sampling.checkpoint_state(source)
         found.append(moments(state))
-        measuring.sampling.rollout(script, args, state)
+        measuring.sampling.roll_out(script, args, state)
         assert moments(state) == found[-1]  # a copy, and frozen
         script, args, state = measuring.sampling.training_state(source)
         assert moments(state) == found[-1]
-        measuring.sampling.rollout(script, args, state)
+        measuring.sampling.roll_out(script, args, state)
         assert moments(state)[0][0] >= found[-1][0][0] + 2 * 64
     assert found[0] == found[1] and min(found[0][0][2]) > 0 and found[0][1][2] > 0
 

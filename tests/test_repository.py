@@ -56,7 +56,9 @@ def test_readme_commands_are_understood(runs, monkeypatch):
 
 def test_readme_shows_the_loop_as_it_is():
     source = (ROOT / "algos" / "ppo.py").read_text()
-    [loop] = [x for x in re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL) if "def train" in x]
+    [loop] = [
+        x for x in re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL) if "def train" in x
+    ]
     assert loop in source
 
 

@@ -53,12 +53,12 @@ def read_checkpoint(source: Source) -> tuple[ModuleType, Any, Any]:
     try:
         args = replace(runs.read_args(script, checkpoint["args"]), compile=False)  # one or two updates do not repay it
         state = new_state(script, args)
-        restore(script, state, checkpoint)
+        restore_state(script, state, checkpoint)
     except (TypeError, ValueError, KeyError, RuntimeError) as error:
         text = " ".join(str(error).split())
         runs.stop(f"{source.script} does not fit {source.run}: {type(error).__name__}: {text}")
     if state.iteration == 0:
-        rollout(script, args, state)
+        roll_out(script, args, state)
     for name, part in vars(state).items():
         if hasattr(part, "push"):
             part.push = do_nothing
@@ -77,7 +77,7 @@ def new_state(script: ModuleType, args: Any) -> Any:
         return script.State(args)
 
 
-def restore(script: ModuleType, state: Any, checkpoint: dict[str, Any]) -> None:
+def restore_state(script: ModuleType, state: Any, checkpoint: dict[str, Any]) -> None:
     """Sets the state to that of the checkpoint. Older ones do not have the standard deviations of running statistics,
     which follow from what they have."""
     script.restore(state, checkpoint)
@@ -121,7 +121,7 @@ def training_state(source: Source) -> tuple[ModuleType, Any, Any]:
         text = "iterations repeated here are statistically equivalent, not identical"
         runs.note(f"SB3 saves neither random numbers nor environments, so {text}")
     state = new_state(script, args)
-    restore(script, state, checkpoint)
+    restore_state(script, state, checkpoint)
     return script, args, state
 
 
@@ -146,7 +146,7 @@ def next_iteration(source: Source) -> tuple:
     """Repeats the iteration that training took from a checkpoint, exactly. Returns the state before and after it, the
     statistics, the rollout and the batch."""
     script, args, state = training_state(source)
-    experience = rollout(script, args, state)
+    experience = roll_out(script, args, state)
     batch = script.estimate_advantages(args, state, experience)
     after = copied(state)
     statistics = script.update(args, after, batch)
@@ -183,7 +183,7 @@ def objective(script: ModuleType, args: Any, policy: Callable, batch: dict[str, 
 # Rollouts ------------------------------------------------------------------------------------------------------------
 
 
-def rollout(script: ModuleType, args: Any, state: Any) -> dict[str, Any]:
+def roll_out(script: ModuleType, args: Any, state: Any) -> dict[str, Any]:
     """Returns the arrays of the script's rollout and, as `episodes`, its list of them."""
     with runs.bad_input(script):
         steps, episodes = script.rollout(args, state)
@@ -236,7 +236,7 @@ def segment_rows(experience: dict[str, Any], num_steps: int) -> list[slice]:
 
 def collect_group(source: Source, seed: tuple[int, ...], num_envs: int, num_steps: int) -> dict[str, Any]:
     """Collects fresh segments of a checkpoint's policy with frozen statistics."""
-    return rollout(*fresh_state(source, seed, num_envs, num_steps))
+    return roll_out(*fresh_state(source, seed, num_envs, num_steps))
 
 
 def collect(
@@ -331,7 +331,7 @@ def play_seeds(
         state.rng, state.workers[0].obs = generator(source, *seed, i), None
         env.begin()
         while not env.ended:
-            rollout(script, args, state)
+            roll_out(script, args, state)
             if env.length >= ENDLESS:
                 runs.stop(
                     f"{args.env_id}: an episode has not ended after {ENDLESS:,} steps; register it with a time limit"

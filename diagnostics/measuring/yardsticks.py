@@ -89,7 +89,7 @@ def collect_group(source: Source, seed: tuple[int, ...], num_envs: int, num_step
     script, args, state = sampling.fresh_state(source, seed, num_envs, num_steps)
     for worker in state.workers:
         worker.env = Recorder(worker.env)
-    data, envs = sampling.rollout(script, args, state), [worker.env for worker in state.workers]
+    data, envs = sampling.roll_out(script, args, state), [worker.env for worker in state.workers]
     kept = dict(raw_rewards="rewards", ended="ends", first="first")
     data |= {name: np.concatenate([getattr(env, attribute) for env in envs]) for name, attribute in kept.items()}
     return data | dict(others=[envs[0].reset(seed=seed)[0] for seed in (1, 2)])
@@ -112,12 +112,12 @@ def wrong_noise(state: Any, data: dict[str, Any], num_steps: int) -> str:
 def acts_with_old_policy(source: Source, seed: int, num_steps: int, batch: dict[str, Tensor]) -> str:
     """Judges whether the second of two rollouts acts with another policy if the policy has changed between them."""
     script, args, state = sampling.fresh_state(source, (seed, source.iteration, 8), 1, num_steps)
-    sampling.rollout(script, args, state)
+    sampling.roll_out(script, args, state)
     policy = moved(state.policy, lambda x: sampling.compare_policies(x, batch)[1].mean() > FAR_APART)
     if policy is None:
         return ""
     later = sampling.changed(state, policy=policy, iteration=state.iteration + 1)
-    if wrong_noise(later, sampling.rollout(script, args, later), num_steps):
+    if wrong_noise(later, sampling.roll_out(script, args, later), num_steps):
         return "After the policy has changed, a rollout still acted with the old one."
     return ""
 
@@ -324,7 +324,7 @@ def judge_updates(source: Source, seed: int) -> dict[str, str | None]:
     script, args, _ = sampling.checkpoint_state(source)
     steps = min(args.num_steps, LONGEST)
     script, args, state = sampling.fresh_state(source, (seed, source.iteration, 7), args.num_envs, steps)
-    batch, updated = script.estimate_advantages(args, state, sampling.rollout(script, args, state)), []
+    batch, updated = script.estimate_advantages(args, state, sampling.roll_out(script, args, state)), []
     for rng in (1, 2):
         updated.append(sampling.changed(sampling.copied(state), rng=np.random.default_rng(rng)))
         script.update(args, updated[-1], batch)
@@ -394,7 +394,7 @@ def first_steps(script: ModuleType, args: Any, names: list[str]) -> dict[str, tu
     constant = dict(anneal_lr=False) if hasattr(args, "anneal_lr") else {}  # rates
     args = replace(args, **one_step, **constant)
     state = sampling.new_state(script, args)
-    batch = script.estimate_advantages(args, state, sampling.rollout(script, args, state))
+    batch = script.estimate_advantages(args, state, sampling.roll_out(script, args, state))
     losses = dict(policy=script.policy_loss, value=getattr(script, "value_loss", None))
     before = {x: sampling.flat_parameters(network) for x, network in networks_of(state).items()}
     gradients = {x: [] for x in names}
