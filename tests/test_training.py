@@ -414,7 +414,7 @@ def test_needs_neither_linux_nor_a_compiler(algo, runs):
 # bit for bit, one of these with other flags.
 LEARNING = {
     "ppo": "--total-timesteps 40000 --num-steps 512 --policy-epochs 5 --value-epochs 5 --policy-lr 1e-3",
-    "trpo_plus": "--total-timesteps 20000 --num-steps 1024 --value-epochs 5 --value-lr 1e-3",
+    "trpo_plus": "--total-timesteps 30000 --num-steps 1024 --value-epochs 5 --value-lr 1e-3",
     "a2c": "--total-timesteps 60000 --num-envs 2 --num-steps 128 --policy-lr 2e-3 --value-lr 2e-3",
     "reinforce": "--total-timesteps 100000 --num-steps 512 --policy-lr 1e-3",
     "vmpo": "--total-timesteps 40000 --num-envs 1 --num-steps 512 --policy-epochs 5 --value-epochs 5 --policy-lr 3e-3",
@@ -428,5 +428,5 @@ def test_learns_inverted_pendulum(algo, runs):
     [folder] = (runs / "runs").iterdir()
     returns = [float(row["episodic_return"]) for row in progress(folder) if row["episodic_return"]]
     # The best return is 1000, an untrained policy's about 6. Another processor rounds otherwise, which is like another
-    # seed: of seeds 1 to 20, the lowest median of the last ten was 1000 with each of the five.
+    # seed: of seeds 1 to 20, the lowest median of the last ten was 950 with REINFORCE and 1000 with the other four.
     assert np.median(returns[-10:]) >= 500
