@@ -535,7 +535,6 @@ def replay():
     yield f"one episode ended at step {min(n for _, n in by_iteration[433]['training_episodes'])}"
     explained = [by_iteration[i]["explained_variance"][0] for i in (432, 433)]
     yield "the explained variance dropped from {:.3f} to {:.2f}".format(*explained)
-    yield "explained {1:.0f} % of the variance instead of {0:.1f}".format(*(100 * x for x in explained))
 
 
 def replay_of_ppo():
