@@ -335,7 +335,7 @@ def update(args: Args, state: State, batch: dict[str, Tensor]) -> dict[str, floa
 
 
 def shuffle(args: Args, rng: np.random.Generator, batch: dict[str, Tensor], epochs: int) -> Tensor:
-    """Row numbers of minibatches [epochs * num_minibatches, size]. Every epoch divides the batch; a rest is dropped."""
+    """Row numbers of minibatches [epochs * num_minibatches, size]. An epoch splits the batch and drops the remainder."""
     size = len(batch["obs"]) // args.num_minibatches
     shuffled = [rng.permutation(len(batch["obs"]))[: args.num_minibatches * size] for _ in range(epochs)]
     return torch.from_numpy(np.reshape(shuffled, (-1, size)))
@@ -350,7 +350,7 @@ def fit(
         nn.utils.clip_grad_norm_(network.parameters(), max_norm)
         optimizer.step(); optimizer.zero_grad()  # torch.optim.Adam(network.parameters(), lr, eps=1e-5)
 
-    Compiled, it is ten times faster. As no step may change a tensor then, there is one flat vector and our own Adam."""
+    Compiling makes it ten times faster, but steps must not change tensors. Hence the flat vector and our own Adam."""
     lr_tensor = torch.tensor(lr)  # A float would be a constant of the compiled code, compiled again for each value.
 
     def loss_of(flat: Tensor, minibatch: dict[str, Tensor]) -> Tensor:
