@@ -361,7 +361,7 @@ def update(args: Args, state: State, batch: dict[str, Tensor]) -> dict[str, floa
 
 
 def shuffle(args: Args, rng: np.random.Generator, batch: dict[str, Tensor], epochs: int) -> Tensor:
-    """Row numbers of minibatches [epochs * num_minibatches, size]. An epoch splits the batch and drops the remainder."""
+    """Row numbers of minibatches [epochs * num_minibatches, size]. Every epoch drops the remainder of the batch."""
     size = len(batch["obs"]) // args.num_minibatches
     shuffled = [rng.permutation(len(batch["obs"]))[: args.num_minibatches * size] for _ in range(epochs)]
     return torch.from_numpy(np.reshape(shuffled, (-1, size)))
