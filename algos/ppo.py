@@ -353,11 +353,10 @@ def update(args: Args, state: State, batch: dict[str, Tensor]) -> dict[str, floa
     kls, ratios = kl_divergence(old_pi, pi), torch.exp(pi.log_prob(batch["actions"]) - batch["old_log_probs"])
     statistics = {f"value_{name}": x for name, x in value_fit.items()}
     statistics |= {f"policy_{name}": x for name, x in policy_fit.items()}
+    statistics |= dict(entropy=action_entropy(args, pi, batch).mean(), mean_kl=kls.mean(), max_kl=kls.max())
     statistics |= dict(
-        entropy=action_entropy(args, pi, batch).mean(),
-        mean_kl=kls.mean(),
-        max_kl=kls.max(),
         max_ratio=ratios.max(),
+        effective_sample_size=ratios.mean() ** 2 / (ratios**2).mean(),  # as a share of the batch (Kish 1965)
         clip_fraction=((ratios - 1).abs() > args.clip_eps).float().mean(),
         # This is of V before its fit, and optimistic, because the targets contain the predictions.
         explained_variance=1 - batch["advantages"].var() / batch["value_targets"].var(),

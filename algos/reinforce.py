@@ -325,11 +325,10 @@ def update(args: Args, state: State, batch: dict[str, Tensor]) -> dict[str, floa
     old_pi, pi = Independent(Normal(batch["old_means"], batch["old_stds"]), 1), state.policy(batch["obs"])
     kls, ratios = kl_divergence(old_pi, pi), torch.exp(pi.log_prob(batch["actions"]) - batch["old_log_probs"])
     statistics = {f"policy_{name}": x for name, x in policy_fit.items()}
+    statistics |= dict(entropy=action_entropy(args, pi, batch).mean(), mean_kl=kls.mean(), max_kl=kls.max())
     statistics |= dict(
-        entropy=action_entropy(args, pi, batch).mean(),
-        mean_kl=kls.mean(),
-        max_kl=kls.max(),
         max_ratio=ratios.max(),
+        effective_sample_size=ratios.mean() ** 2 / (ratios**2).mean(),  # as a share of the batch (Kish 1965)
     )
     return {name: float(x) for name, x in statistics.items()}
 

@@ -247,12 +247,14 @@ def test_the_losses_in_an_ordinary_torch_loop_give_what_update_gives(algo):
     assert {k: x for k, x in statistics.items() if "_grad" in k} == pytest.approx(expected, rel=1e-3)
 
 
-def test_logged_clip_fraction_and_entropy_are_those_of_the_new_policy():
+def test_logged_clip_fraction_sample_size_and_entropy_are_those_of_the_new_policy():
     script, args, state = start("ppo", policy_lr=0.01, anneal_lr=False)
     _, batch, statistics = iterate(script, args, state)
     new = Normal(state.policy.mean(batch["obs"]), state.policy.log_std.exp())
     ratios = (new.log_prob(batch["actions"]).sum(1) - batch["old_log_probs"]).exp()
     assert statistics["clip_fraction"] == pytest.approx(((ratios < 0.8) | (ratios > 1.2)).float().mean().item())
+    share = (ratios.sum() ** 2 / (ratios**2).sum() / len(ratios)).item()
+    assert statistics["effective_sample_size"] == pytest.approx(share, rel=1e-4) and share < 0.99
     assert statistics["entropy"] == pytest.approx(new.entropy().sum(1).mean().item())
     assert 0.05 < statistics["clip_fraction"] < 0.95
 
