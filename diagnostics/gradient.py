@@ -24,41 +24,37 @@ about sqrt(T / (T + B)), which we call the ceiling. A cosine with it, divided by
 the real gradient would be.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import chain
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from matplotlib.axes import Axes
-from measuring import figures, intervals, kept, runs, sampling
-from measuring.runs import COUNT, AtLeast, Source
-from measuring.sampling import GROUP, Sampler, Task
+from measuring import intervals, plots, runs, sampling, table
+from measuring.runs import Source
+from measuring.sampling import GROUP
 from scipy import stats
 from torch import Tensor, nn
-
-VERSION = 2  # raised whenever the measured numbers change; 2 changed intervals of noise scales far below the sample
 
 # Arguments -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class Args(runs.LabelledOptions):
-    checkpoints: Annotated[tuple[int, ...], AtLeast(0)] = ()
+    checkpoints: tuple[int, ...] = ()
     """iterations; default: 0 150 300 450, or else the first, the last with a step, and two between them"""
-    pairs: Annotated[tuple[int, ...], AtLeast(2)] = (10_000, 100_000)
+    pairs: tuple[int, ...] = (10_000, 100_000)
     """sizes of the estimates in state-action pairs; the size of the run's training batch is added"""
-    repeats: Annotated[int, AtLeast(2, "or there is nothing to compare", COUNT)] = 10
+    repeats: int = 10
     """independent estimates from each number of pairs"""
     true_pairs: int = 900_000
     """least number of pairs of the "true" gradient; where the other repeats have fewer, more are sampled"""
     baselines: bool = False
     """compare the value network with a "true" value function and with none"""
-    value_pairs: Annotated[int, AtLeast(10, "since a tenth is held out")] = 500_000
+    value_pairs: int = 500_000
     """pairs whose returns the "true" value function is fitted to"""
 
 
@@ -79,7 +75,7 @@ class Sums(NamedTuple):
     score: np.ndarray  # grad ln pi [P]
     weighted: np.ndarray  # A grad ln pi [b, P]
 
-    def __add__(self, other: "Sums") -> "Sums":
+    def __add__(self, other: tuple) -> "Sums":
         return Sums(*(x + y for x, y in zip(self, other)))
 
     def __sub__(self, other: "Sums") -> "Sums":
@@ -94,33 +90,72 @@ def gradient(sums: Sums, over: Sums | None = None) -> np.ndarray:
     return (sums.weighted - mean[:, None] * sums.score) / (sums.pairs * (std[:, None] + 1e-8))
 
 
+def measure(
+    source: Source,
+    seed: int,
+    pairs: list[int],
+    batch_size: int,
+    repeats: int,
+    true_pairs: int,
+    value_pairs: int | None = None,
+) -> dict[str, Any]:
+    """Returns the cosines of a checkpoint's gradient estimates from each number of pairs, and their noise scale. Where
+    value_pairs is given, it does so for each of the baselines."""
+    num_steps = runs.read_config(source.run)["args"]["num_steps"]
+    true_value, explained = fit_value(source, seed, value_pairs) if value_pairs else (None, {})
+    # A repeat has enough segments for its longest estimate, and for its share of the others' "true" gradient.
+    size = max(-(-max(pairs) // num_steps), -(-true_pairs // ((repeats - 1) * num_steps)))
+    windows = [{K: K % num_steps for K in pairs if K % num_steps and K // num_steps == i} for i in range(size)]
+    groups = [windows[i : i + GROUP] for i in range(0, size, GROUP)] * repeats
+    calls = [(source, (seed, source.iteration, 0, i), num_steps, x, true_value) for i, x in enumerate(groups)]
+    segments = sum(table.side_by_side(segment_sums, calls), [])
+    estimates, totals = zip(*[add_up(segments[i : i + size], pairs) for i in range(0, repeats * size, size)])
+    everything = sum(totals[1:], totals[0])
+    of_size = [np.array([gradient(sums[K]) for sums in estimates]) for K in pairs]
+    true = np.array([gradient(everything - own) for own in totals])
+    longest = np.array([gradient(own, over=everything) for own in totals])  # keeps the noise of A's scale out of S
+    T = everything.pairs - totals[0].pairs
+    return dict(explained_variance=explained, true_pairs_used=T) | compare(of_size, longest, true, totals[0].pairs)
+
+
 def segment_sums(
-    source: Source, seed: tuple, num_envs: int, num_steps: int, windows: list[dict[int, int]], true_value: tuple | None
-) -> list[tuple[Sums, dict[int, Sums]]]:
-    """Samples fresh segments and returns for each its sums, and those of its windows. For each segment, `windows` gives
-    the length of a window by the number of pairs of the estimate that the window belongs to."""
-    script, args, state = sampling.fresh_state(source, seed, num_envs, num_steps)
+    source: Source, seed: tuple, num_steps: int, windows: list[dict[int, int]], true_value: tuple | None
+) -> list[tuple[tuple, dict[int, tuple]]]:
+    """Samples a fresh segment for each of the windows, and returns its sums and those of its windows. For each segment,
+    `windows` gives the length of a window by the number of pairs of the estimate that the window belongs to."""
+    script, args, state = sampling.fresh_state(source, seed, len(windows), num_steps)
     experience = sampling.roll_out(script, args, state)
     batch = script.estimate_advantages(args, state, experience)
     advantages = torch.stack([batch["advantages"], *other_advantages(script, args, state, experience, true_value)])
     parameters = sampling.flat_parameters(state.policy).requires_grad_()
     policy, place = sampling.with_parameters(state.policy, parameters), sampling.generator(source, *seed, 0)
 
-    def sums(start: int, length: int) -> Sums:
+    def sums(start: int, length: int) -> tuple:
         rows = slice(start, start + length)
         log_probs, A = policy(batch["obs"][rows]).log_prob(batch["actions"][rows]), advantages[:, rows]
         weights = [torch.ones(length), *A]
         found = [torch.autograd.grad(log_probs, parameters, x, retain_graph=True)[0] for x in weights]
         found, A = torch.stack(found).double().numpy(), A.double().numpy()
-        return Sums(length, A.sum(1), (A**2).sum(1), found[0], found[1:])
+        return length, A.sum(1), (A**2).sum(1), found[0], found[1:]
 
-    def window(segment: slice, length: int) -> Sums:
+    def window(segment: slice, length: int) -> tuple:
         return sums(segment.start + int(place.integers(num_steps - length + 1)), length)
 
     return [
         (sums(segment.start, num_steps), {K: window(segment, length) for K, length in of_segment.items()})
         for segment, of_segment in zip(sampling.segment_rows(experience, num_steps), windows)
     ]
+
+
+def add_up(segments: Iterable[tuple], pairs: list[int]) -> tuple[dict[int, Sums], Sums]:
+    """Turns a repeat's segments and windows into the sums of its estimate from each number of pairs, and of all
+    segments."""
+    total, estimates = Sums(*[0] * len(Sums._fields)), {}
+    for segment, windows in segments:
+        estimates |= {K: total + window for K, window in windows.items()}
+        total += segment
+        estimates |= {K: total for K in pairs if K == total.pairs}
+    return estimates, total
 
 
 def other_advantages(
@@ -152,21 +187,20 @@ def obs_and_returns(source: Source, seed: tuple[int, ...], num_envs: int, num_st
     return dict(obs=experience["obs"], returns=returns(script, args, state, experience).numpy())
 
 
-def fit_value(
-    args: Args, source: Source, data: dict[str, np.ndarray]
-) -> tuple[tuple[np.ndarray, float, float], dict[str, float]]:
+def fit_value(source: Source, seed: int, pairs: int) -> tuple[tuple[np.ndarray, float, float], dict[str, float]]:
     """Fits the "true" value function: a new network of the run's architecture, trained on the standardized returns of
     many pairs. Returns it as its parameters [P], scale and shift, and the explained variance of returns by it and by
     the run's own network, on a tenth of the pairs that was held out."""
-    script, settings, state = sampling.checkpoint_state(source)
+    script, args, state = sampling.checkpoint_state(source)
+    data = sampling.collect(source, (seed, source.iteration, 3), pairs, obs_and_returns)
     obs, targets = torch.from_numpy(data["obs"]), torch.from_numpy(data["returns"])
     # This is enough: at every checkpoint that we looked at, the fit explains more variance than the run's own network.
     train, size, epochs = len(obs) - len(obs) // 10, 512, 20
     scale, shift = targets[:train].std().item(), targets[:train].mean().item()
-    network = sampling.new_state(script, settings).value
+    network = sampling.new_state(script, args).value
     optimizer = torch.optim.Adam(network.parameters(), lr=3e-3)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, epochs * -(-train // size))
-    shuffles = torch.Generator().manual_seed(args.seed)
+    shuffles = torch.Generator().manual_seed(seed)
     for _ in range(epochs):
         for rows in torch.randperm(train, generator=shuffles).split(size):
             optimizer.zero_grad()
@@ -177,67 +211,6 @@ def fit_value(
         values = dict(value_network=state.value(obs[train:]), true_value_function=network(obs[train:]) * scale + shift)
     left = {name: (x - targets[train:]).var() / targets[train:].var() for name, x in values.items()}
     return (sampling.flat_parameters(network).numpy(), scale, shift), {name: 1 - x.item() for name, x in left.items()}
-
-
-def segments_needed(args: Args, pairs: list[int], num_steps: int) -> int:
-    """Returns the number of segments of a repeat: enough for its longest estimate, and enough for the other repeats to
-    provide the pairs of the "true" gradient."""
-    return max(-(-max(pairs) // num_steps), -(-args.true_pairs // ((args.repeats - 1) * num_steps)))
-
-
-def sample_sums(
-    args: Args, source: Source, sample: Sampler, pairs: list[int], true_value: tuple | None
-) -> list[tuple[dict[int, Sums], Sums]]:
-    """Returns for each repeat the sums of its estimate from each number of pairs, and those of all its segments."""
-    num_steps = runs.read_config(source.run)["args"]["num_steps"]
-    size = segments_needed(args, pairs, num_steps)
-    windows = [{K: K % num_steps for K in pairs if K % num_steps and K // num_steps == i} for i in range(size)]
-    parts, repeats = [windows[i : i + GROUP] for i in range(0, size, GROUP)], []
-    for repeat in range(args.repeats):
-        tasks = []
-        for i, part in enumerate(parts):
-            seed = args.seed, source.iteration, 0, repeat * len(parts) + i
-            call = partial(segment_sums, source, seed, len(part), num_steps, part, true_value)
-            tasks.append(Task(len(part) * num_steps, call))
-        repeats.append(chain.from_iterable(sample(tasks)))  # workers begin at once
-    return [make_estimates(segments, pairs) for segments in repeats]
-
-
-def make_estimates(segments: Iterator[tuple[Sums, dict[int, Sums]]], pairs: list[int]) -> tuple[dict[int, Sums], Sums]:
-    """Turns a repeat's segments and windows into the sums of its estimate from each number of pairs, and of all
-    segments."""
-    total, estimates = Sums(*[0] * len(Sums._fields)), {}
-    for segment, windows in segments:
-        estimates |= {K: total + window for K, window in windows.items()}
-        total += segment
-        estimates |= {K: total for K in pairs if K == total.pairs}
-    return estimates, total
-
-
-def draw(args: Args, source: Source, sample: Sampler, missing: list[dict[str, Any]]) -> Any:
-    """Samples the sums of all repeats or, where these need the "true" value function first, what it is fitted to."""
-    if args.baselines:
-        return sampling.collect(source, (args.seed, source.iteration, 3), args.value_pairs, sample, obs_and_returns)
-    return sample_sums(args, source, sample, missing[0]["pairs"], None)
-
-
-def measure_gradients(
-    args: Args, source: Source, sample: Sampler, missing: list[dict[str, Any]], drawn: Callable
-) -> Iterator[dict[str, Any]]:
-    """Yields the cosines of a checkpoint's gradient estimates, and their noise scale."""
-    pairs, explained = missing[0]["pairs"], {}
-    if args.baselines:
-        true_value, explained = fit_value(args, source, drawn())
-        sums = sample_sums(args, source, sample, pairs, true_value)
-    else:
-        sums = drawn()
-    estimates, totals = zip(*sums)
-    everything = sum(totals[1:], totals[0])
-    of_size = [np.array([gradient(sums[K]) for sums in estimates]) for K in pairs]
-    true = np.array([gradient(everything - own) for own in totals])
-    longest = np.array([gradient(own, over=everything) for own in totals])  # keeps the noise of A's scale out of S
-    T = everything.pairs - totals[0].pairs
-    yield dict(explained_variance=explained, true_pairs_used=T) | compare(of_size, longest, true, totals[0].pairs)
 
 
 def compare(estimates: list[np.ndarray], longest: np.ndarray, true: np.ndarray, pairs: int) -> dict[str, Any]:
@@ -332,37 +305,37 @@ def inverse_scale(grad_sq: np.ndarray | float, trace: np.ndarray | float) -> np.
 COSINES = dict(variance="cosine between\nestimates", convergence='cosine with the\n"true" gradient')
 
 
-def over_runs(cells: list[dict[str, Any]]) -> tuple[float, float, float, float]:
+def over_runs(measured: list[dict[str, Any]]) -> tuple[float, float, float, float]:
     """Returns, for the runs of a setting at a checkpoint, the mean iteration, their noise scale and the ends of its
     interval. The mean is taken of 1 / B, which has no pole and to which the cosines of estimates from few pairs are
     proportional. The interval says how well this mean is known for these very runs. Where it does not exclude |g|^2 =
     0, B and its upper end are inf."""
-    scales = [cell["noise_scale"][NETWORK] for cell in cells]
+    scales = [row["noise_scale"][NETWORK] for row in measured]
     inverse = np.array([inverse_scale(scale["grad_sq"], scale["trace"]) for scale in scales])
     ends = np.array([scale.get("inverse_interval", [np.nan] * 2) for scale in scales])
     spread = np.linalg.norm(ends - inverse[:, None], axis=0) / len(inverse)
     B, low, high = (np.inf if x <= 0 else 1 / x for x in inverse.mean() + np.array([0, spread[1], -spread[0]]))
-    return np.mean([cell["iteration"] for cell in cells]), np.inf if high == np.inf else B, low, high
+    return np.mean([row["iteration"] for row in measured]), np.inf if high == np.inf else B, low, high
 
 
-def draw_noise_scale(settings: list[figures.Setting], path: Path) -> None:
+def draw_noise_scale(settings: list[plots.Setting], path: Path) -> None:
     """Draws B over training: a line with intervals for each setting, and thin lines for its runs if there are several.
     A triangle at the upper edge means that B may have any size above the lower end of its interval."""
-    figure, [[axis]] = figures.new_figure(1, 1, (6, 3.2))
+    figure, [[axis]] = plots.new_figure(1, 1, (6, 3.2))
     shown, edge = [], axis.get_xaxis_transform()
     for k, (style, of_runs) in enumerate(settings):
-        for cells in of_runs if len(of_runs) > 1 else ():
-            x, B, *_ = np.transpose([over_runs([cell]) for cell in cells])
+        for measured in of_runs if len(of_runs) > 1 else ():
+            x, B, *_ = np.transpose([over_runs([row]) for row in measured])
             thin = style | dict(marker="", linewidth=0.5, alpha=0.6, label=None)
             axis.plot(x, np.where(B < np.inf, B, np.nan), **thin)
-        x, B, low, high = np.transpose([over_runs(cells) for cells in zip(*of_runs)])
+        x, B, low, high = np.transpose([over_runs(measured) for measured in zip(*of_runs)])
         x = x + 0.012 * max(x) * (k - (len(settings) - 1) / 2)  # so that intervals do not overlap
         axis.plot(x, np.where(B < np.inf, B, np.nan), **style)
         axis.vlines(x, low, high.clip(max=1e30), color=style["color"], linewidth=1)
         none = style | dict(marker="^", markersize=7, linestyle="none", label=None)
         axis.plot(x[B == np.inf], np.full(sum(B == np.inf), 0.97), transform=edge, clip_on=False, **none)
         shown += [*B, *low]
-    for batch_size in dict.fromkeys(cell["batch_size"] for _, of_runs in settings for x in of_runs for cell in x):
+    for batch_size in dict.fromkeys(row["batch_size"] for _, of_runs in settings for x in of_runs for row in x):
         label = f"pairs of a training batch: {batch_size:,}"
         axis.axhline(batch_size, color="black", linestyle=":", linewidth=0.8, label=label)
         shown.append(batch_size)
@@ -371,32 +344,32 @@ def draw_noise_scale(settings: list[figures.Setting], path: Path) -> None:
     shown = [y for y in shown if y < np.inf]
     axis.set(yscale="log", ylim=(min(shown) / 2, max(shown) * 4))
     axis.set(xlabel="iteration", ylabel="noise scale (state-action pairs)")
-    figures.save_figure(figure, path)
+    plots.save_figure(figure, path)
 
 
-def draw_cosines(axis: Axes, cells: list[dict[str, Any]], name: str, baseline: str, style: dict[str, Any]) -> None:
+def draw_cosines(axis: Axes, measured: list[dict[str, Any]], name: str, baseline: str, style: dict[str, Any]) -> None:
     """Draws the cosines of a setting at a checkpoint and, where each run has one, the mean ceiling of the "true"
     gradients."""
-    figures.draw_setting(axis, [(cell["pairs"], cell[name][baseline]) for cell in cells], style)
+    plots.draw_setting(axis, [(row["pairs"], row[name][baseline]) for row in measured], style)
     of = UNBIASED if name == "direction" else baseline
-    ceilings = [cell["noise_scale"][of]["ceiling"] for cell in cells]
+    ceilings = [row["noise_scale"][of]["ceiling"] for row in measured]
     if name != "variance" and all(ceilings):
         axis.axhline(np.mean(ceilings), color=style["color"], linestyle="--", linewidth=0.8)
-    for batch_size in dict.fromkeys(cell["batch_size"] for cell in cells):
+    for batch_size in dict.fromkeys(row["batch_size"] for row in measured):
         axis.axvline(batch_size, color="black", linestyle=":", linewidth=0.8)
 
 
 def draw_rows(rows: list[tuple[str, str, list[tuple[list, str, dict]]]], path: Path) -> None:
-    """Draws a column for each checkpoint. A row is given as its label, what it shows of the cells, and its lines, each
-    of which is given as runs, baseline and style."""
-    titles = [figures.title(cells) for cells in zip(*[cells for of_runs, *_ in rows[0][2] for cells in of_runs])]
+    """Draws a column for each checkpoint. A row of panels is given as its label, what it shows of what was measured,
+    and its lines, each of which is given as runs, baseline and style."""
+    titles = [plots.title(x) for x in zip(*[measured for of_runs, *_ in rows[0][2] for measured in of_runs])]
     size = 1.9 * len(titles) + 0.6, 1.9 * len(rows) + 0.3
-    figure, axes = figures.new_figure(len(rows), len(titles), size, sharex=True, sharey=True)
+    figure, axes = plots.new_figure(len(rows), len(titles), size, sharex=True, sharey=True)
     for (label, name, lines), panels in zip(rows, axes):
         panels[0].set_ylabel(label)
         for of_runs, baseline, style in lines:
-            for axis, cells in zip(panels, zip(*of_runs)):
-                draw_cosines(axis, cells, name, baseline, style)
+            for axis, measured in zip(panels, zip(*of_runs)):
+                draw_cosines(axis, measured, name, baseline, style)
     for text, top, bottom in zip(titles, axes[0], axes[-1]):
         top.set_title(text, fontsize=10)
         bottom.set(xlabel="state-action pairs", xscale="log")
@@ -404,16 +377,16 @@ def draw_rows(rows: list[tuple[str, str, list[tuple[list, str, dict]]]], path: P
     line = dict(color="0.4", linestyle="--", linewidth=0.8)
     axes[0, 0].plot([], [], label='ceiling set by the noise of the "true" gradient', **line)
     axes[0, 0].plot([], [], label="pairs of a training batch", color="black", linestyle=":", linewidth=0.8)
-    figures.save_figure(figure, path)
+    plots.save_figure(figure, path)
 
 
-def draw_gradients(settings: list[figures.Setting], path: Path) -> None:
+def draw_gradients(settings: list[plots.Setting], path: Path) -> None:
     """Draws a row for variance and one for convergence, with a line for each setting (CL Fig. 9, 10)."""
     lines = [(of_runs, NETWORK, style) for style, of_runs in settings]
     draw_rows([(label, name, lines) for name, label in COSINES.items()], path)
 
 
-def draw_baselines(settings: list[figures.Setting], path: Path) -> None:
+def draw_baselines(settings: list[plots.Setting], path: Path) -> None:
     """Draws for each setting a row for variance and one for direction, with a line for each baseline (CL Fig. 4)."""
     looks = dict(zip(BASELINES[:-1], ["-", (0, (1, 1)), "-."]))
     rows = []
@@ -424,35 +397,35 @@ def draw_baselines(settings: list[figures.Setting], path: Path) -> None:
     draw_rows(rows, path)
 
 
-def say(settings: list[figures.Setting]) -> None:
+def say(settings: list[plots.Setting]) -> None:
     """Prints a line for each setting and checkpoint, with means where a setting has several runs."""
     for style, of_runs in settings:
-        for cells in zip(*of_runs):
-            print(f"{style['label']}, {figures.title(cells)}: {describe(cells)}")
-            for explained in (cell["explained_variance"] for cell in cells if cell["explained_variance"]):
+        for measured in zip(*of_runs):
+            print(f"{style['label']}, {plots.title(measured)}: {describe(measured)}")
+            for explained in (row["explained_variance"] for row in measured if row["explained_variance"]):
                 text = ", ".join(f"{x:.3f} by the {name.replace('_', ' ')}" for name, x in explained.items())
                 print(f"    explained variance of held-out returns: {text}")
 
 
-def describe(cells: list[dict[str, Any]]) -> str:
+def describe(measured: list[dict[str, Any]]) -> str:
     """Says what the noise scale means for the training batch, for the runs of a setting at a checkpoint."""
-    K, (_, B, *ends) = cells[0]["batch_size"], over_runs(cells)
-    at = [cell["pairs"].index(K) for cell in cells]
-    found = [[cell[name][NETWORK][i]["mean"] for cell, i in zip(cells, at)] for name in COSINES]
-    measured = 'measured {:.2f}, and with the "true" gradient {:.2f}'.format(*map(np.mean, found))
+    K, (_, B, *ends) = measured[0]["batch_size"], over_runs(measured)
+    at = [row["pairs"].index(K) for row in measured]
+    found = [[row[name][NETWORK][i]["mean"] for row, i in zip(measured, at)] for name in COSINES]
+    cosines = 'measured {:.2f}, and with the "true" gradient {:.2f}'.format(*map(np.mean, found))
     if B == np.inf:
         low = ends[0]
         if np.isnan(low):
-            return f"there are too few estimates to tell the noise scale ({measured})"
+            return f"there are too few estimates to tell the noise scale ({cosines})"
         if low == np.inf:
-            return f"no gradient was found in so few pairs ({measured})"
+            return f"no gradient was found in so few pairs ({cosines})"
         text = f"the noise scale exceeds {two_digits(low)} pairs, and the sample is too small to say by how much"
-        return f"{text}: two estimates from {K:,} have a cosine of less than {K / (K + low):.2g} ({measured})"
+        return f"{text}: two estimates from {K:,} have a cosine of less than {K / (K + low):.2g} ({cosines})"
     share = f"1/{B / K:.0f} of" if B > 2 * K else f"{K / B:.1f} times"
     interval = "" if np.isnan(ends).any() else " [{}, {}]".format(*map(two_digits, ends))
-    of = f", mean of {len(cells)} runs" * (len(cells) > 1)
+    of = f", mean of {len(measured)} runs" * (len(measured) > 1)
     text = f"a batch of {K:,} is {share} the noise scale ({two_digits(B)}{interval} pairs{of}): two estimates have a "
-    return text + f"cosine of {K / (K + B):.2g} ({measured})"
+    return text + f"cosine of {K / (K + B):.2g} ({cosines})"
 
 
 def two_digits(x: float) -> str:
@@ -463,35 +436,30 @@ def two_digits(x: float) -> str:
 
 
 def main(argv: list[str] | None = None) -> None:
-    args = runs.read_options(Args, argv, __doc__)
+    args = runs.read_options(Args, argv, __doc__, pairs=2, repeats=2, value_pairs=10)  # a tenth of these is held out
     opened = runs.open_runs(args.runs, args.script, args.baselines)
-    styles = figures.run_styles(args.runs, args.labels)
+    styles = plots.run_styles(args.runs, args.labels)
     chosen = [runs.choose(sources, args.checkpoints) for sources in opened]
     if len(set(map(len, chosen))) > 1:
         runs.stop("the runs have different numbers of checkpoints; name those to measure with --checkpoints")
     batches = {(style["label"], runs.batch_size(runs.read_config(x.run))) for style, [x, *_] in zip(styles, chosen)}
     if unlike := [label for label in dict(batches) if len({size for name, size in batches if name == label}) > 1]:
         runs.stop(f"--labels: runs of {' and '.join(unlike)} have batches of different sizes; label them apart")
-    path = runs.output_folder(args.out, args.runs) / "gradient.jsonl"
-    cells = iter(kept.measure_missing(args, path, [gradient_work(args, source) for source in sum(chosen, [])]))
-    settings = figures.by_setting(styles, [[next(cells) for _ in sources] for sources in chosen])
+    rows = iter(table.fill(args, "gradient", measure, [(x, sizes(args, x)) for x in sum(chosen, [])]))
+    settings = plots.by_setting(styles, [[next(rows) for _ in sources] for sources in chosen])
+    path = runs.figure_path(args, "gradient")
     say(settings)
-    draw_noise_scale(settings, path.with_name("gradient_noise_scale"))
+    draw_noise_scale(settings, path.with_stem("gradient_noise_scale"))
     draw_gradients(settings, path)
     if args.baselines:
-        draw_baselines(settings, path.with_name("gradient_baselines"))
+        draw_baselines(settings, path.with_stem("gradient_baselines"))
 
 
-def gradient_work(args: Args, source: Source) -> kept.Work:
-    """Returns a checkpoint's gradient estimates as the work that measure_missing takes."""
-    config = runs.read_config(source.run)
-    batch_size, num_steps = runs.batch_size(config), config["args"]["num_steps"]
-    pairs = sorted({batch_size, *args.pairs})
-    cell = dict(pairs=pairs, batch_size=batch_size, repeats=args.repeats, true_pairs=args.true_pairs)
-    cell |= dict(value_pairs=args.value_pairs) if args.baselines else {}
-    cost = args.repeats * segments_needed(args, pairs, num_steps) * num_steps + args.baselines * args.value_pairs
-    cells = [kept.identify(source, args.seed) | cell]
-    return kept.Work(source, cells, cost, partial(draw, args, source), partial(measure_gradients, args, source))
+def sizes(args: Args, source: Source) -> dict[str, Any]:
+    """Returns how much is measured at a checkpoint."""
+    batch_size = runs.batch_size(runs.read_config(source.run))
+    found = dict(pairs=sorted({batch_size, *args.pairs}), batch_size=batch_size, repeats=args.repeats)
+    return found | dict(true_pairs=args.true_pairs) | (dict(value_pairs=args.value_pairs) if args.baselines else {})
 
 
 if __name__ == "__main__":

@@ -18,30 +18,26 @@ seed, and is tested as such: Student's t intervals of these differences are draw
 is the change by this one step from this one batch; another batch gives another step.
 """
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from measuring import figures, intervals, kept, runs, sampling
-from measuring.runs import AtLeast, Source
-from measuring.sampling import GROUP, Sampler
+from measuring import intervals, plots, runs, sampling, table
+from measuring.runs import Source
+from measuring.sampling import GROUP
 from torch import Tensor
-
-VERSION = 1  # raised whenever the measured numbers change
 
 # Arguments -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class Args(runs.LabelledOptions):
-    checkpoints: Annotated[tuple[int, ...], AtLeast(0)] = ()
+    checkpoints: tuple[int, ...] = ()
     """iterations; default: 0 150 300 450, or else the first, the last with a step, and two between them"""
-    grid: Annotated[int, AtLeast(2, most=1000)] = 7
+    grid: int = 7
     """points along each direction; they span [0, 3] and include 1 (with 2 points, they span [0, 1])"""
     step_pairs: tuple[int, ...] = (2000, 50_000)
     """state-action pairs that a step is computed from"""
@@ -50,6 +46,30 @@ class Args(runs.LabelledOptions):
 
 
 # Landscapes ----------------------------------------------------------------------------------------------------------
+
+
+def measure(source: Source, seed: int, grid: int, step_pairs: list[int], reward_pairs: int) -> dict[str, Any]:
+    """Returns surrogate and true reward at points around a checkpoint: parameters + a step + b random."""
+    seeds = seed, source.iteration
+    start = sampling.flat_parameters(sampling.checkpoint_state(source)[2].policy)
+    random = random_direction(source, sampling.generator(source, *seeds, 0))
+    points = [(a, 0.0) for a in ticks(grid)] + [(0.0, b) for b in ticks(grid)[1:]]
+    length = np.mean([length for _, length in sampling.play(source, (*seeds, 2), 0, GROUP)])
+    steps = {pairs: take_step(source, seeds, pairs, points) for pairs in step_pairs}
+    # A point that is not on a step is played only once for all steps.
+    places = {(a, b, pairs if a else 0): start + b * random + a * steps[pairs][0] for pairs in steps for a, b in points}
+    policies = [((*seeds, 2), parameters.numpy()) for parameters in places.values()]
+    played = sampling.play_policies(source, policies, 0, max(2, round(reward_pairs / length)))
+    played = {place: np.array(episodes).T for place, episodes in zip(places, played)}  # returns and lengths, by seed
+    before, found = played[0, 0, 0][0], []
+    for pairs, (step, surrogates) in steps.items():
+        for (a, b), surrogate in zip(points, surrogates):
+            returns, lengths = played[a, b, pairs if a else 0]
+            numbers = dict(step_pairs=pairs, step=a, random=b) | intervals.mean_of(returns)
+            numbers |= dict(std=returns.std().item(), episodes=len(returns), pairs=int(lengths.sum()))
+            numbers |= dict(returns=intervals.raw(returns), surrogate=surrogate, step_norm=step.norm().item())
+            found.append(numbers | dict(change=intervals.paired_change(before, returns)))
+    return dict(points=found)
 
 
 def ticks(grid: int) -> list[float]:
@@ -67,12 +87,13 @@ def random_direction(source: Source, rng: np.random.Generator) -> Tensor:
 
 
 def take_step(
-    source: Source, seed: tuple[int, ...], experience: dict[str, Any], points: list[tuple[float, float]]
+    source: Source, seeds: tuple[int, ...], pairs: int, points: list[tuple[float, float]]
 ) -> tuple[Tensor, list[float]]:
-    """Returns the step [P] that the algorithm takes from fresh pairs, and the surrogate on its batch at points
+    """Returns the step [P] that the algorithm takes from so many fresh pairs, and the surrogate on its batch at points
     (a, b)."""
     script, args, state = sampling.checkpoint_state(source)
-    rng = sampling.generator(source, *seed, 0)
+    experience = sampling.collect(source, (*seeds, 1, pairs), pairs)
+    rng = sampling.generator(source, *seeds, 0)
     random, state.rng = random_direction(source, rng), rng
     batch = script.estimate_advantages(args, state, experience)
     start = sampling.flat_parameters(state.policy)
@@ -83,58 +104,11 @@ def take_step(
         return step, [sampling.objective(script, args, policy, batch).item() for policy in places]
 
 
-def draw(args: Args, source: Source, sample: Sampler, missing: list[dict[str, Any]]) -> tuple[float, dict[int, Any]]:
-    """Returns the mean length of the first episodes of the checkpoint's policy, and the pairs that each step is
-    computed from."""
-    seed, sizes = (args.seed, source.iteration), dict.fromkeys(cell["step_pairs"] for cell in missing)
-    episodes = sampling.play(source, (*seed, 2), 0, GROUP, 1, sample)
-    experiences = {pairs: sampling.collect(source, (*seed, 1, pairs), pairs, sample) for pairs in sizes}
-    return np.mean([length for _, length in episodes]).item(), experiences
-
-
-def place_of(cell: dict[str, Any]) -> tuple[float, float, int]:
-    """Returns what a cell's episodes depend on. A point that is not on a step is played only once for all steps."""
-    return cell["step"], cell["random"], cell["step_pairs"] if cell["step"] else 0
-
-
-def measure_landscapes(
-    args: Args, source: Source, sample: Sampler, missing: list[dict[str, Any]], drawn: Callable
-) -> Iterator[dict[str, Any]]:
-    """Yields surrogate and true reward at points (a, b) around a checkpoint: parameters + a step + b random."""
-    (length, experiences), seed = drawn(), (args.seed, source.iteration)
-    start = sampling.flat_parameters(sampling.checkpoint_state(source)[2].policy)
-    random = random_direction(source, sampling.generator(source, *seed, 0))
-    points = list(dict.fromkeys((cell["step"], cell["random"]) for cell in missing))
-    episodes = max(2, round(args.reward_pairs / length))
-
-    def play(parameters: Tensor) -> Iterator[tuple[float, int]]:
-        return sampling.play(source, (*seed, 2), 0, episodes, round(length), sample, parameters.numpy())
-
-    # All episodes are begun before any is waited for, so that workers play while the next step is computed.
-    begun, steps = {(0, 0, 0): play(start)}, {}
-    for cell in missing:
-        if (pairs := cell["step_pairs"]) not in steps:
-            steps[pairs] = take_step(source, seed, experiences.pop(pairs), points)
-        if place_of(cell) not in begun:
-            begun[place_of(cell)] = play(start + cell["random"] * random + cell["step"] * steps[pairs][0])
-    played = {(0, 0, 0): np.array(list(begun[0, 0, 0]))}  # [episodes, 2] return and length, by seed
-    before = played[0, 0, 0][:, 0]
-    for cell in missing:
-        if (place := place_of(cell)) not in played:
-            played[place] = np.array(list(begun[place]))
-        returns, lengths = played[place].T
-        (step, surrogates), point = steps[cell["step_pairs"]], (cell["step"], cell["random"])
-        numbers = intervals.mean_of(returns) | dict(std=returns.std().item())
-        numbers |= dict(episodes=len(returns), pairs=int(lengths.sum()), returns=intervals.raw(returns))  # by seed
-        numbers |= dict(surrogate=surrogates[points.index(point)], step_norm=step.norm().item())
-        yield numbers | dict(change=intervals.paired_change(before, returns))
-
-
-def describe(cells: list[dict[str, Any]]) -> str:
+def describe(iteration: int, points: list[dict[str, Any]]) -> str:
     """Says in one line what the whole step changed."""
-    [before, after] = [next(x for x in cells if (x["step"], x["random"]) == (a, 0)) for a in (0, 1)]
+    [before, after] = [next(x for x in points if (x["step"], x["random"]) == (a, 0)) for a in (0, 1)]
     change, gain = after["change"], after["surrogate"] - before["surrogate"]
-    text = f"{figures.title([after])}, step from {after['step_pairs']:,} pairs: surrogate {gain:+.3g}, "
+    text = f"iteration {iteration}, step from {after['step_pairs']:,} pairs: surrogate {gain:+.3g}, "
     text += f"reward {intervals.text(change, '{:+,.3g}'.format)} over {after['episodes']:,} episodes"
     if share := change["pairing"]:
         text += f"; pairing by seed {'narrows' if share < 1 else 'widens'} the interval to {share:.2f} of its width"
@@ -146,32 +120,32 @@ def describe(cells: list[dict[str, Any]]) -> str:
 BESIDE = 0.06  # from one run's points to the next one's, so that their intervals can be told apart
 
 
-def draw_changes(rows: dict[str, list[figures.Setting]]) -> Figure:
+def draw_changes(titled: dict[str, list[plots.Setting]]) -> Figure:
     """Draws what steps and a random direction change, given the settings of each title, each with its style and the
-    cells of each of its runs. A title has a row with the true reward and a row with the surrogate, a setting has a
+    points of each of its runs. A title has a row with the true reward and a row with the surrogate, a setting has a
     column, and a run has a line. The intervals are the tested ones, of the change paired by seed. The surrogate is
     known exactly on its batch. The panels fit the steps, so the random direction, which is longer, may leave them."""
-    columns = max(map(len, rows.values()))
-    size = max(4.2, 0.8 + 1.8 * columns), 0.3 + 3.2 * len(rows)
-    figure, axes = figures.new_figure(2 * len(rows), columns, size, sharex=True, sharey="row")
-    for (title, settings), *pair in zip(rows.items(), axes[::2], axes[1::2]):
+    columns = max(map(len, titled.values()))
+    size = max(4.2, 0.8 + 1.8 * columns), 0.3 + 3.2 * len(titled)
+    figure, axes = plots.new_figure(2 * len(titled), columns, size, sharex=True, sharey="row")
+    for (title, settings), *pair in zip(titled.items(), axes[::2], axes[1::2]):
         for along, further in (("step", 0), ("random", BESIDE / 2)):
             for (style, of_runs), *panels in zip(settings, *pair):
-                for k, cells in enumerate(of_runs):
+                for k, points in enumerate(of_runs):
                     color = style["color"] if along == "step" else "0.6"
-                    draw_run(panels, cells, along, BESIDE * (k - (len(of_runs) - 1) / 2) + further, color)
-            for row in pair:
-                row[0].set_ylim(row[0].get_ylim())  # which keeps what comes later from changing it
-        for row, name in zip(pair, ("reward", "surrogate")):
-            row[0].set_ylabel(f"{title}\n{name}", fontsize=9)
-            for axis in row[: len(settings)]:
+                    draw_run(panels, points, along, BESIDE * (k - (len(of_runs) - 1) / 2) + further, color)
+            for panels in pair:
+                panels[0].set_ylim(panels[0].get_ylim())  # which keeps what comes later from changing it
+        for panels, name in zip(pair, ("reward", "surrogate")):
+            panels[0].set_ylabel(f"{title}\n{name}", fontsize=9)
+            for axis in panels[: len(settings)]:
                 axis.axhline(0, color="black", linewidth=0.8)
                 axis.axvline(1, color="black", linewidth=0.8, linestyle=":")
                 axis.tick_params(labelsize=8, labelbottom=True)
-            for axis in row[len(settings) :]:
+            for axis in panels[len(settings) :]:
                 axis.set_axis_off()
         for (style, of_runs), *panels in zip(settings, *pair):
-            norms = ", ".join(dict.fromkeys(f"{cells[0]['step_norm']:.2g}" for cells in of_runs))
+            norms = ", ".join(dict.fromkeys(f"{points[0]['step_norm']:.2g}" for points in of_runs))
             panels[0].set_title(style["label"], fontsize=9)
             panels[1].set_xlabel(f"multiples of the step\n(norm {norms})", fontsize=8)
     for text, color in (("the step (1 = all of it)", "black"), ("a random direction (1 = norm 2)", "0.6")):
@@ -181,63 +155,44 @@ def draw_changes(rows: dict[str, list[figures.Setting]]) -> Figure:
     return figure
 
 
-def draw_run(panels: list[Axes], cells: list[dict[str, Any]], along: str, shift: float, color: str) -> None:
+def draw_run(panels: list[Axes], points: list[dict[str, Any]], along: str, shift: float, color: str) -> None:
     """Draws a run's changes of reward and surrogate along the step or along the random direction."""
-    cut = sorted((x for x in cells if x["random" if along == "step" else "step"] == 0), key=lambda x: x[along])
-    x, changes = [cell[along] + shift for cell in cut], [cell["change"] for cell in cut]
+    cut = sorted((x for x in points if x["random" if along == "step" else "step"] == 0), key=lambda x: x[along])
+    x, changes = [point[along] + shift for point in cut], [point["change"] for point in cut]
     style = dict(color=color, zorder=2 if along == "step" else 1)
     panels[0].plot(x, [change["mean"] for change in changes], linewidth=1, **style)
     panels[0].vlines(x, *zip(*(change["interval"] for change in changes)), linewidth=1.5, **style)
-    panels[1].plot(x, [cell["surrogate"] - cut[0]["surrogate"] for cell in cut], linewidth=1, **style)
+    panels[1].plot(x, [point["surrogate"] - cut[0]["surrogate"] for point in cut], linewidth=1, **style)
 
 
 # Main ----------------------------------------------------------------------------------------------------------------
 
 
 def main(argv: list[str] | None = None) -> None:
-    args = runs.read_options(Args, argv, __doc__)
+    args = runs.read_options(Args, argv, __doc__, grid=2)
     chosen = [runs.choose(sources, args.checkpoints) for sources in runs.open_runs(args.runs, args.script)]
     for source in sum(chosen, []):
         runs.with_step([source], (source.iteration,))
         minibatches = runs.read_config(source.run)["args"].get("num_minibatches", 1)
         if min(args.step_pairs) < 2 * minibatches:
             runs.stop(f"--step-pairs {min(args.step_pairs)}: less than two for each of the {minibatches} minibatches")
-    styles = figures.run_styles(args.runs, args.labels)
-    path = runs.output_folder(args.out, args.runs) / "landscape.jsonl"
-
-    kinds = [dict(step_pairs=x, reward_pairs=args.reward_pairs, common_seeds=True) for x in args.step_pairs]
-    points = [dict(step=a, random=0.0) for a in ticks(args.grid)]
-    points += [dict(step=0.0, random=b) for b in ticks(args.grid)[1:]]
-    work = [landscape_work(args, source, kinds, points) for source in sum(chosen, [])]
-    cells = iter(kept.measure_missing(args, path, work))
-    of_runs = []
-    for folder, sources in zip(args.runs, chosen):
-        of_runs.append(
-            [dict(iteration=x.iteration, kinds=[[next(cells) for _ in points] for _ in kinds]) for x in sources]
-        )
-        for of_kind in sum((x["kinds"] for x in of_runs[-1]), []):
-            print(f"{folder.name}, " * (len(chosen) > 1) + describe(of_kind))
-    rows = {}
-    for style, same in figures.by_setting(styles, of_runs):
-        for checkpoints in zip(*same):  # the same checkpoint of each run
-            columns = rows.setdefault(figures.title(checkpoints[:1]), [])
-            for pairs, cells_of_runs in zip(args.step_pairs, zip(*(x["kinds"] for x in checkpoints))):
+    styles = plots.run_styles(args.runs, args.labels)
+    sizes = dict(grid=args.grid, step_pairs=list(dict.fromkeys(args.step_pairs)), reward_pairs=args.reward_pairs)
+    rows = iter(table.fill(args, "landscape", measure, [(source, sizes) for source in sum(chosen, [])]))
+    measured = [[next(rows) for _ in sources] for sources in chosen]
+    for folder, row in zip(sum(([folder] * len(x) for folder, x in zip(args.runs, measured)), []), sum(measured, [])):
+        for pairs in sizes["step_pairs"]:
+            text = describe(row["iteration"], [x for x in row["points"] if x["step_pairs"] == pairs])
+            print(f"{folder}, " * (len(chosen) > 1) + text)
+    titled = {}
+    for style, of_runs in plots.by_setting(styles, measured):
+        for same in zip(*of_runs):  # the same checkpoint of each run
+            columns = titled.setdefault(plots.title(same[:1]), [])
+            for pairs in sizes["step_pairs"]:
                 label = f"{style['label']}\nfrom {pairs:,} pairs"
-                columns.append((style | dict(label=label), list(cells_of_runs)))
-    figures.save_figure(draw_changes(rows), path)
-
-
-def landscape_work(
-    args: Args, source: Source, kinds: list[dict[str, Any]], points: list[dict[str, float]]
-) -> kept.Work:
-    """Describes the points around a checkpoint, for each number of pairs that a step comes from, to measure_missing.
-    (common_seeds tells these cells from those that older versions measured with other seeds at every point.)"""
-    shared = sum(point["step"] == 0 for point in points)  # played only once
-    played = shared + len(kinds) * (len(points) - shared)
-    total = sum(kind["step_pairs"] for kind in kinds) + args.reward_pairs * played
-    cells = [kept.identify(source, args.seed) | kind | point for kind in kinds for point in points]
-    measure = partial(measure_landscapes, args, source)
-    return kept.Work(source, cells, total // len(cells), partial(draw, args, source), measure)
+                points = [[x for x in row["points"] if x["step_pairs"] == pairs] for row in same]
+                columns.append((style | dict(label=label), points))
+    plots.save_figure(draw_changes(titled), runs.figure_path(args, "landscape"))
 
 
 if __name__ == "__main__":

@@ -66,11 +66,7 @@ TRPO_PLUS = {
     "Hopper":   "--max-kl 0.04  --value-lr 2e-4  --gae-lambda 0.95  --no-value-clip  --orthogonal-init",
 }  # fmt: skip
 # The paper has this schedule; the released code configured it but did not run it.
-KL_SCHEDULE = {
-    "Walker2d": "--max-kl-final 0.04",
-    "Humanoid": "--max-kl-final 0.05",
-    "Hopper":   "--max-kl-final 0.07",
-}  # fmt: skip
+KL_SCHEDULE = {"Walker2d": "--max-kl-final 0.04", "Humanoid": "--max-kl-final 0.05", "Hopper": "--max-kl-final 0.07"}
 # By definition PPO-M and TRPO have none of the nine. As released, and so in the paper's numbers, they kept two.
 AS_RELEASED = {
     "all": """--no-value-clip --no-reward-scale --no-orthogonal-init --no-anneal-lr --no-reward-clip
@@ -97,10 +93,7 @@ GUIDE_REINFORCE = {
     "all": "--num-envs 1 --num-minibatches 1 --policy-lr 3e-4 --policy-epochs 1 --baseline none --checkpoint-every 488",
 }
 GUIDE_A2C = {"all": "--policy-lr 3e-4 --policy-epochs 1 --value-epochs 1 --value-grad-clip --entropy-coef 0.1"}
-GUIDE_TRPO = {
-    "all": """--value-epochs 10 --max-kl 0.01 --fisher-fraction 0.1 --cg-steps 10 --cg-damping 0.1
-              --backtrack-steps 10 --backtrack-ratio 0.8""",
-}
+GUIDE_TRPO = {"all": "--value-epochs 10 --max-kl 0.01 --backtrack-ratio 0.8"}  # the rest of its step is as IM's
 GUIDE_PPO = {"all": "--policy-lr 3e-4 --policy-epochs 10 --value-epochs 10 --value-grad-clip --clip-eps 0.2"}
 GUIDE_VMPO = {
     "all": """--policy-lr 3e-4 --policy-epochs 10 --value-epochs 10 --value-grad-clip
@@ -127,7 +120,7 @@ AGENTS = {
     "A2C-5-epochs": ("a2c", GUIDE, GUIDE_VALUE, GUIDE_A2C, {"all": "--policy-epochs 5 --value-epochs 5"}),
     "A2C-entropy-0.01": ("a2c", GUIDE, GUIDE_VALUE, GUIDE_A2C, {"all": "--entropy-coef 0.01"}),
     "A2C-entropy-0": ("a2c", GUIDE, GUIDE_VALUE, GUIDE_A2C, {"all": "--entropy-coef 0"}),
-    "GUIDE-TRPO": ("trpo_plus", GUIDE, GUIDE_VALUE, GUIDE_TRPO),
+    "GUIDE-TRPO": ("trpo_plus", GUIDE, GUIDE_VALUE, TRPO_STEP, GUIDE_TRPO),
     "GUIDE-PPO": ("ppo", GUIDE, GUIDE_VALUE, GUIDE_PPO),
     "V-MPO": ("vmpo", GUIDE, GUIDE_VALUE, GUIDE_VMPO),
 }
@@ -137,57 +130,41 @@ ABLATION = {}
 for switches in product(("--", "--no-"), repeat=4):
     flags = [no + name for no, name in zip(switches, ("anneal-lr", "orthogonal-init", "reward-scale", "value-clip"))]
     for rate in ("1e-4", "2.5e-4", "5e-4", "1e-3"):
-        changes = {"all": " ".join([*flags, "--policy-lr", rate])}
-        ABLATION[f"PPO{''.join(flags)}-{rate}"] = ("ppo", IM, PPO_STEP, PPO, changes)
+        ABLATION[f"PPO{''.join(flags)}-{rate}"] = (*AGENTS["PPO"], {"all": " ".join([*flags, "--policy-lr", rate])})
 
 # CL sec. 5: "better gradient estimates can require lower learning rates". All have minibatches of 64 pairs and the
 # same number of steps between checkpoints.
 SAMPLES = {}
 for pairs, rate in product((2048, 8192, 32_768), ("1e-4", "4.5e-4", "2e-3")):
     sizes = f"--num-steps {pairs} --num-minibatches {pairs // 64} --checkpoint-every {131_072 // pairs}"
-    SAMPLES[f"CL-PPO-{pairs}-{rate}"] = ("ppo", IM, PPO_STEP, PPO, CL_PPO, {"all": f"{sizes} --policy-lr {rate}"})
+    SAMPLES[f"CL-PPO-{pairs}-{rate}"] = (*AGENTS["CL-PPO"], {"all": f"{sizes} --policy-lr {rate}"})
 
 # Ours, with protocols beside the results: figures/{clipping,nine,reward}/protocol.md. Is clipping insurance against the
 # learning rate?
 UNCLIPPED, RATES = ("ppo_noclip", IM, {"all": "--policy-epochs 10"}, PPO), {}
 for rate in ("6e-5", "3e-4", "6e-4", "1.2e-3"):
-    RATES[f"PPO-{rate}"] = ("ppo", IM, PPO_STEP, PPO, {"all": f"--policy-lr {rate}"})
+    RATES[f"PPO-{rate}"] = (*AGENTS["PPO"], {"all": f"--policy-lr {rate}"})
     RATES[f"PPO-unclipped-{rate}"] = (*UNCLIPPED, {"all": f"--policy-lr {rate}"})
 
 # Is reward scaling worth so much because it gives the value clip its units, or the value network its step size? The
 # wide clip is 0.2 times what ten runs of PPO-scaled-clip divided their rewards by in the end (figures/nine/units.json).
-WIDE_CLIP = {
-    "Walker2d": "--value-clip-eps 34",
-    "Hopper":   "--value-clip-eps 24",
-}  # fmt: skip
-FIVE_TIMES = {
-    "Walker2d": "--value-lr 1.5e-3",
-    "Humanoid": "--value-lr 5e-4",
-    "Hopper":   "--value-lr 1.25e-3",
-}  # fmt: skip
+WIDE_CLIP = {"Walker2d": "--value-clip-eps 34", "Hopper": "--value-clip-eps 24"}
+FIVE_TIMES = {"Walker2d": "--value-lr 1.5e-3", "Humanoid": "--value-lr 5e-4", "Hopper": "--value-lr 1.25e-3"}
 SCALING = {
-    "PPO-scaled-clip": ("ppo", IM, PPO_STEP, PPO, {"all": "--value-clip"}),
-    "PPO-scaled": ("ppo", IM, PPO_STEP, PPO, {"all": "--no-value-clip"}),
-    "PPO-unscaled-clip": ("ppo", IM, PPO_STEP, PPO, {"all": "--no-reward-scale --value-clip"}),
-    "PPO-unscaled": ("ppo", IM, PPO_STEP, PPO, {"all": "--no-reward-scale --no-value-clip"}),
-    "PPO-unscaled-wide-clip": ("ppo", IM, PPO_STEP, PPO, {"all": "--no-reward-scale --value-clip"}, WIDE_CLIP),
-    "PPO-unscaled-value-rate": ("ppo", IM, PPO_STEP, PPO, {"all": "--no-reward-scale --no-value-clip"}, FIVE_TIMES),
+    "PPO-scaled-clip": (*AGENTS["PPO"], {"all": "--value-clip"}),
+    "PPO-scaled": (*AGENTS["PPO"], {"all": "--no-value-clip"}),
+    "PPO-unscaled-clip": (*AGENTS["PPO"], {"all": "--no-reward-scale --value-clip"}),
+    "PPO-unscaled": (*AGENTS["PPO"], {"all": "--no-reward-scale --no-value-clip"}),
+    "PPO-unscaled-wide-clip": (*AGENTS["PPO"], {"all": "--no-reward-scale --value-clip"}, WIDE_CLIP),
+    "PPO-unscaled-value-rate": (*AGENTS["PPO"], {"all": "--no-reward-scale --no-value-clip"}, FIVE_TIMES),
 }
 
-# Does TRPO+ differ from TRPO by its optimizations, or by its delta? Each at the other's.
-DELTA = {
-    "Walker2d": "--max-kl 0.07",
-    "Humanoid": "--max-kl 0.1",
-    "Hopper":   "--max-kl 0.04",
-}  # fmt: skip
-DELTA_PLUS = {
-    "Walker2d": "--max-kl 0.04",
-    "Humanoid": "--max-kl 0.07",
-    "Hopper":   "--max-kl 0.13",
-}  # fmt: skip
+# Does TRPO+ differ from TRPO by its optimizations, or by its delta? Each has the other's here.
+DELTA = {"Walker2d": "--max-kl 0.07", "Humanoid": "--max-kl 0.1", "Hopper": "--max-kl 0.04"}
+DELTA_PLUS = {"Walker2d": "--max-kl 0.04", "Humanoid": "--max-kl 0.07", "Hopper": "--max-kl 0.13"}
 DELTAS = {
-    "TRPO-at-other-delta": ("trpo_plus", IM, TRPO_STEP, TRPO, AS_RELEASED, DELTA),
-    "TRPO+at-other-delta": ("trpo_plus", IM, TRPO_STEP, TRPO_PLUS, DELTA_PLUS),
+    "TRPO-at-other-delta": (*AGENTS["TRPO"], DELTA),
+    "TRPO+at-other-delta": (*AGENTS["TRPO+"], DELTA_PLUS),
 }
 
 NINE = "value-clip reward-scale orthogonal-init anneal-lr reward-clip obs-norm obs-clip tanh grad-clip".split()
@@ -197,7 +174,7 @@ NINTH_TOO = {"grad-clip": ["grad-clip", "value-grad-clip"]}  # one argument per 
 def nine(on: set[str]) -> tuple:
     """Returns the agent that is PPO with these of the nine and no others."""
     flags = [("--" if name in on else "--no-") + x for name in NINE for x in NINTH_TOO.get(name, [name])]
-    return "ppo", IM, PPO_STEP, PPO, {"all": " ".join(flags)}
+    return *AGENTS["PPO"], {"all": " ".join(flags)}
 
 
 LEAVE_ONE_OUT = {"all": nine(set(NINE)), "none": nine(set())}
@@ -205,12 +182,26 @@ for name in NINE:
     LEAVE_ONE_OUT |= {f"without-{name}": nine(set(NINE) - {name}), f"only-{name}": nine({name})}
 
 # What lies between none of the nine at PPO's rates and the released PPO-M?
-PPO_M_RATES = {env: flags for env, flags in PPO_M.items() if env != "all"}
 LADDER = {}
 for on in ([], ["obs-norm"], ["tanh"], ["obs-norm", "tanh"]):
     LADDER["-".join(["PPO-rates", *on])] = nine(set(on))
-    LADDER["-".join(["PPO-M-rates", *on])] = (*nine(set(on)), PPO_M_RATES)
-AGENTS |= RATES | SCALING | DELTAS | ABLATION | SAMPLES | LEAVE_ONE_OUT | LADDER
+    LADDER["-".join(["PPO-M-rates", *on])] = (*nine(set(on)), PPO_M)
+
+# Does every diagnostic work? These runs take seconds, and what is measured of them is just enough to see that it is.
+SHORT = {"all": "--num-envs 1 --num-steps 512 --num-minibatches 4 --checkpoint-every 1 --no-compile"}
+SMOKE = {f"short-{name}": (*AGENTS[name], SHORT) for name in ("PPO", "PPO-M", "TRPO", "TRPO+")}
+SMOKE["short-PPO-unscaled"] = (*SCALING["PPO-unscaled"], SHORT)
+SMALL = [
+    "rewards --kl --paired --aai short-PPO short-PPO-M short-TRPO short-TRPO+",
+    "gradient --pairs 64 512 --repeats 2 --true-pairs 512 --value-pairs 512 --baselines --jobs 1",
+    "steps --repeats 2 --jobs 1",
+    "steps --rewards 2 --step-pairs 64 --reward-pairs 64 --jobs 1",
+    "value --heldout-pairs 512 --jobs 1",
+    "trust_region --heldout-pairs 512 --jobs 1",
+    "landscape --grid 2 --step-pairs 64 --reward-pairs 64 --jobs 1",
+    "evaluate --episodes 2 --jobs 1",
+]
+AGENTS |= RATES | SCALING | DELTAS | ABLATION | SAMPLES | LEAVE_ONE_OUT | LADDER | SMOKE
 
 # Experiments ---------------------------------------------------------------------------------------------------------
 
@@ -231,31 +222,30 @@ class Experiment(NamedTuple):
 
 FOUR, M = ["PPO", "PPO-M", "TRPO", "TRPO+"], 1_000_000
 AAI = "rewards --aai PPO PPO-M TRPO TRPO+"
-FACTORS = "rewards --best-of policy_lr --histograms value_clip reward_scale orthogonal_init anneal_lr"
+PAIRED = ["rewards --paired"]
 EVALUATED = ["rewards --kl", "evaluate --deterministic --checkpoints all --episodes 10"]
 FIVE = ["REINFORCE", "A2C", "GUIDE-TRPO", "GUIDE-PPO", "V-MPO"]
 ENTROPY = ["A2C", "A2C-entropy-0.01", "A2C-entropy-0"]
 EPOCHS = ["A2C", "A2C-2-epochs", "A2C-5-epochs", "REINFORCE", "REINFORCE-2-epochs", "REINFORCE-5-epochs"]
 DEFINED = ["PPO-M", "PPO-M-defined", "TRPO", "TRPO-defined"]
-SCHEDULED = ["TRPO+", "TRPO+schedule"]
 TWO = ["Hopper", "Walker2d"]
 FOUR_DELTAS = ["TRPO", "TRPO+", *DELTAS]
 X = Experiment
 
+# What follows -- goes to an experiment's first diagnostic. CL's sample sizes are, for `gradients` and for `landscapes`:
+#     --pairs 100 1000 10_000 100_000 1_000_000 --true-pairs 9_000_000 --value-pairs 5_000_000
+#     --step-pairs 2000 1_000_000 --reward-pairs 1_000_000
 # fmt: off
 EXPERIMENTS = {
     "step-or-optimizations": X("IM Table 2", "PPO or TRPO, or their optimizations?", FOUR, [AAI], seeds=10),
     "clipping": X("IM Table 3", "the same, and PPO without clipping", [*FOUR, "PPO-NoClip"], [AAI], seeds=10),
-    "ablation": X("IM Fig. 1", "four optimizations x four learning rates", [*ABLATION], [FACTORS], seeds=5,
-                  envs=["Humanoid", "Walker2d"]),
-    "leave-one-out": X("ours", "what is each of the nine worth?", [*LEAVE_ONE_OUT], ["rewards --paired"], seeds=5,
-                       envs=["Hopper"]),
+    "ablation": X("IM Fig. 1", "four optimizations, four rates", [*ABLATION], PAIRED, 5, envs=["Humanoid", "Walker2d"]),
+    "leave-one-out": X("ours", "what is each of the nine worth?", [*LEAVE_ONE_OUT], PAIRED, 5, envs=["Hopper"]),
     "definition": X("IM Table 1", "PPO-M, TRPO: as released, as defined", DEFINED, seeds=10),
-    "kl-schedule": X("IM sec. 5", "TRPO+ with constant delta, with schedule", SCHEDULED, seeds=10),
+    "kl-schedule": X("IM sec. 5", "TRPO+ with constant delta, with schedule", ["TRPO+", "TRPO+schedule"], seeds=10),
     "updates": X("CL sec. 2.3", "does the typical update raise the reward?", ["CL-PPO", "PPO-M", "TRPO"],
                  ["steps --rewards 20 --step-pairs 2048 50_000"], envs=TWO),
-    "clipping-rates": X("ours", "is clipping insurance against the learning rate?", [*RATES], seeds=10, envs=TWO,
-                        version="v4"),
+    "clipping-rates": X("ours", "does clipping insure against high rates?", [*RATES], seeds=10, envs=TWO, version="v4"),
     "reward-scaling": X("ours", "why is reward scaling worth so much?", [*SCALING], seeds=10, envs=TWO, version="v4"),
     "ladder": X("ours", "what lies between none of the nine and PPO-M?", [*LADDER], seeds=10, envs=TWO, version="v4"),
     "deltas": X("ours", "TRPO+ and TRPO at each other's delta", FOUR_DELTAS, seeds=10, envs=["Hopper"], version="v4"),
@@ -270,11 +260,6 @@ EXPERIMENTS = {
     "algorithms": X("GUIDE Fig. 4, 5", "five algorithms", FIVE, EVALUATED, 3, 8 * M, GUIDE_ENVS, "v4"),
     "entropy": X("GUIDE Fig. 6", "entropy coefficients of A2C", ENTROPY, EVALUATED, 3, 8 * M, ["HalfCheetah"], "v4"),
     "epochs": X("GUIDE Fig. 7", "A2C and REINFORCE: 1, 2, 5 epochs", EPOCHS, EVALUATED, 3, M, ["HalfCheetah"], "v4"),
+    "smoke": X("ours", "does every diagnostic work? seconds each", [*SMOKE], SMALL, 1, 1024, ["Hopper"]),
 }
 # fmt: on
-
-# The papers' sample sizes, as options of the diagnostics.
-PAPER_SIZES = {
-    "gradient": "--pairs 100 1000 10_000 100_000 1_000_000 --true-pairs 9_000_000 --value-pairs 5_000_000",
-    "landscape": "--step-pairs 2000 1_000_000 --reward-pairs 1_000_000",
-}

@@ -17,28 +17,25 @@ reward and over the parts for what is held out. Dotted lines show 1 + eps where 
 allows.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from itertools import product
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
+import torch
 from matplotlib.axes import Axes
-from measuring import figures, intervals, kept, runs, sampling
-from measuring.runs import AtLeast, Source
-from measuring.sampling import GROUP, Sampler
+from measuring import intervals, plots, runs, sampling, table
+from measuring.runs import Source
+from measuring.sampling import GROUP
 from torch import Tensor
-
-VERSION = 1  # raised whenever the measured numbers change
 
 # Arguments -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class Args(runs.LabelledOptions):
-    checkpoints: Annotated[tuple[int, ...], AtLeast(0)] = ()
+    checkpoints: tuple[int, ...] = ()
     """iterations; default: every checkpoint that has a step"""
     heldout_pairs: int = 20_480
     """fresh state-action pairs at each checkpoint, and about as many again for the reward"""
@@ -47,30 +44,20 @@ class Args(runs.LabelledOptions):
 # Steps ---------------------------------------------------------------------------------------------------------------
 
 
-def draw(args: Args, source: Source, sample: Sampler, _: Any) -> dict[str, Any]:
-    """Collects fresh segments of the checkpoint's policy, with complete episodes instead of those that ended there."""
-    seed = args.seed, source.iteration
-    heldout = sampling.collect(source, (*seed, 0), args.heldout_pairs, sample)
-    return heldout | dict(episodes=play_pairs(source, (*seed, 1), args.heldout_pairs, sample))
-
-
-def play_pairs(source: Source, seed: tuple[int, ...], pairs: int, sample: Sampler) -> list[tuple[float, int]]:
-    """Plays complete episodes of a checkpoint's policy until they have about this many pairs, and returns the return
-    and length of each. The first GROUP are always played, and their length decides how many there are."""
-    episodes = list(sampling.play(source, seed, 0, GROUP, 1, sample))
-    length = np.mean([length for _, length in episodes])
-    return episodes + list(sampling.play(source, seed, GROUP, round(pairs / length), round(length), sample))
-
-
-def measure_step(source: Source, _: Sampler, __: Any, drawn: Callable) -> Iterator[dict[str, Any]]:
-    """Yields how far training's step from a checkpoint went, on its own batch and on fresh segments, and its limits."""
+def measure(source: Source, seed: int, heldout_pairs: int) -> dict[str, Any]:
+    """Returns how far training's step from a checkpoint went, on its own batch and on fresh segments, and its limits.
+    The episodes of the fresh segments are complete ones, instead of those that ended there."""
+    seeds = seed, source.iteration
+    heldout = sampling.collect(source, (*seeds, 0), heldout_pairs)
+    heldout["episodes"] = play_pairs(source, (*seeds, 1), heldout_pairs)
     script, settings, state = sampling.checkpoint_state(source)
     before, after, _, experience, batch = sampling.next_iteration(source)
-    heldout = drawn()
     data = dict(train=(experience, batch), heldout=(heldout, script.estimate_advantages(settings, state, heldout)))
     numbers = {}
     for where, (rollout, pairs) in data.items():
-        numbers[where] = mean_reward(rollout["episodes"]) | step_size(after.policy, pairs, len(batch["obs"]))
+        numbers[where] = mean_reward(rollout["episodes"]) | step_size(
+            after.policy, getattr(after, "value", None), pairs, len(batch["obs"])
+        )
     if "clip_range" in batch:  # in force at this iteration, in float32: agents of Stable-Baselines3 may schedule it
         numbers["max_ratio_allowed"] = round(1 + batch["clip_range"][0].item(), 6)
     elif hasattr(settings, "clip_eps"):
@@ -79,7 +66,15 @@ def measure_step(source: Source, _: Sampler, __: Any, drawn: Callable) -> Iterat
         last = getattr(settings, "max_kl_final", None) or settings.max_kl
         done = before.global_step / runs.planned_steps(runs.read_config(source.run))
         numbers["mean_kl_allowed"] = settings.max_kl + done * (last - settings.max_kl)
-    yield numbers
+    return numbers
+
+
+def play_pairs(source: Source, seed: tuple[int, ...], pairs: int) -> list[tuple[float, int]]:
+    """Plays complete episodes of a checkpoint's policy until they have about this many pairs, and returns the return
+    and length of each. The first GROUP are always played, and their length decides how many there are."""
+    episodes = sampling.play(source, seed, 0, GROUP)
+    length = np.mean([length for _, length in episodes])
+    return episodes + sampling.play(source, seed, GROUP, round(pairs / length))
 
 
 def mean_reward(episodes: list[tuple[float, int]]) -> dict[str, Any]:
@@ -91,14 +86,22 @@ def mean_reward(episodes: list[tuple[float, int]]) -> dict[str, Any]:
     return numbers | dict(returns=intervals.raw(returns))
 
 
-def step_size(policy: Callable, batch: dict[str, Tensor], part: int) -> dict[str, Any]:
-    """Returns the largest ratio and the mean and largest KL of the policy against the one that collected the batch.
-    Each is taken in parts of `part` pairs and averaged over the parts. It also returns the numbers of the parts."""
+@torch.no_grad()
+def step_size(policy: Callable, value: Callable | None, batch: dict[str, Tensor], part: int) -> dict[str, Any]:
+    """Returns the largest ratio and the mean and largest KL of the policy against the one that collected the batch, and
+    the churn: how far the mean action and V have moved on these states (Tang & Berseth 2024), in standard deviations of
+    the actions and of V over the batch. Each is taken in parts of `part` pairs and averaged over the parts. It also
+    returns the numbers of the parts."""
     ratios, kls = sampling.compare_policies(policy, batch)
+    moved = (policy(batch["obs"]).mean - batch["old_means"]) / batch["old_stds"]
+    statistics = dict(max_ratio=(ratios, Tensor.max), mean_kl=(kls, Tensor.mean), max_kl=(kls, Tensor.max))
+    statistics["policy_churn"] = (moved**2).mean(-1) ** 0.5, Tensor.mean
+    if value:
+        change = (value(batch["obs"]) - batch["old_values"]).abs() / batch["old_values"].std().clamp(min=1e-8)
+        statistics["value_churn"] = change, Tensor.mean
     parts = max(1, len(kls) // part)
-    measured = dict(max_ratio=(ratios, Tensor.max), mean_kl=(kls, Tensor.mean), max_kl=(kls, Tensor.max))
     numbers = dict(pairs=len(kls), parts=parts)
-    for name, (x, statistic) in measured.items():
+    for name, (x, statistic) in statistics.items():
         of_parts = np.array([float(statistic(y)) for y in x[: parts * part].split(part)])
         numbers |= {name: of_parts.mean().item(), f"{name}_interval": intervals.t_interval(of_parts)}
         numbers[f"{name}_parts"] = intervals.raw(of_parts)
@@ -108,89 +111,74 @@ def step_size(policy: Callable, batch: dict[str, Tensor], part: int) -> dict[str
 # Figures -------------------------------------------------------------------------------------------------------------
 
 QUANTITIES = dict(mean_reward="mean return", max_ratio="largest ratio", mean_kl="mean KL", max_kl="largest KL")
+QUANTITIES |= dict(policy_churn="churn of the policy", value_churn="churn of V")
 AXES = dict(mean_reward="mean episode return", max_ratio="largest ratio")  # what the vertical axes are called
 AXES |= dict(mean_kl="mean KL (nats)", max_kl="largest KL (nats)")
+AXES |= dict(policy_churn="change of the mean\naction (stds)", value_churn="change of V (stds)")
 SAMPLES = dict(train="training batch", heldout="held out")
 
 
-def draw_trust_regions(settings: list[figures.Setting], path: Path) -> None:
-    """Draws a column for the training batch and one for what is held out. The rows are reward, largest ratio, mean KL
-    and largest KL over training. Each setting has a line, and its runs have thin ones (IM Fig. 3, 4; KLs as in TPG
-    Fig. 28, 29). Settings are drawn a little beside one another, so that their bars can be told apart. A bar that is
-    longer than the panel ends at its edge."""
-    cells = [cell for _, of_runs in settings for of_run in of_runs for cell in of_run]
-    figure, axes = figures.new_figure(4, 2, (9, 8.4), sharex=True, sharey="row")
-    apart = 0.009 * max(cell["iteration"] for cell in cells)
-    for row, name in zip(axes, QUANTITIES):
-        for axis, where in zip(row, SAMPLES):
+def draw_trust_regions(settings: list[plots.Setting], path: Path) -> None:
+    """Draws a column for the training batch and one for what is held out, with reward, largest ratio, KL and churn over
+    training. Each setting has a line, and its runs have thin ones (IM Fig. 3, 4; KLs as in TPG Fig. 28, 29). Settings
+    are drawn a little beside one another, so that their bars can be told apart. A bar that is longer than the panel
+    ends at its edge."""
+    measured = [row for _, of_runs in settings for of_run in of_runs for row in of_run]
+    figure, axes = plots.new_figure(len(QUANTITIES), 2, (9, 12.6), sharex=True, sharey="row")
+    apart = 0.009 * max(row["iteration"] for row in measured)
+    for panels, name in zip(axes, QUANTITIES):
+        for axis, where in zip(panels, SAMPLES):
             for k, (style, of_runs) in enumerate(settings):
                 lines = [curve(of_run, where, name) for of_run in of_runs]
                 beside = apart * (k - (len(settings) - 1) / 2)
                 lines = [([at + beside for at in x], points) for x, points in lines]
-                figures.draw_setting(axis, lines, figures.tell_apart(style))
-            axis.set_title(describe_panel(cells, where, name), loc="left", fontsize=10)
-        row[0].set_ylabel(AXES[name])
-        limits = find_limits(settings, name)
-        fit_axis(row[0], cells, name, [y for limit in limits for _, y in limit["points"]])
-        for axis, limit in product(row, limits):
-            draw_limit(axis, name, limit)
+                plots.draw_setting(axis, lines, plots.tell_apart(style))
+            axis.set_title(describe_panel(measured, where, name), loc="left", fontsize=10)
+        panels[0].set_ylabel(AXES[name])
+        fit_axis(panels[0], measured, name, [y for axis in panels for y in draw_limits(axis, settings, name)])
     for axis in axes[-1]:
         axis.set_xlabel("iteration")
     if any(len(of_runs) == 1 for _, of_runs in settings):  # the lines of several runs have no bars
         axes[0, 0].plot([], [], "|", color="0.4", markersize=10, label="95 % interval")
-    figures.save_figure(figure, path)
+    axes[0, 0].plot([], [], ":", color="0.4", linewidth=1.5, label="allowed: 1 + eps, or TRPO's KL")
+    plots.save_figure(figure, path)
 
 
-def describe_panel(cells: list[dict[str, Any]], where: str, name: str) -> str:
-    """Says in a panel's title what is drawn and how much was sampled for each point. The held-out maxima are taken in
-    parts of the training batch's size."""
-    numbers, of = [cell[where] for cell in cells], f"{SAMPLES[where].capitalize()}: {QUANTITIES[name]}"
-    episodes, pairs, parts = ([x[key] for x in numbers] for key in ("episodes", "pairs", "parts"))
+def describe_panel(measured: list[dict[str, Any]], where: str, name: str) -> str:
+    """Says in a panel's title what is drawn and of how much. Maxima are taken in parts of the training batch's size."""
+    numbers, of = [row[where] for row in measured], f"{SAMPLES[where].capitalize()}: {QUANTITIES[name]}"
     if name == "mean_reward":
-        return f"{of} of {count(episodes, 'episodes')}"
-    if name == "mean_kl":
-        return f"{of} of {count(pairs, 'pairs')}"
-    sizes = [min(n, cell["train"]["pairs"]) for n, cell in zip(pairs, cells)]
-    return f"{of} in {count(sizes, 'pairs')}" + f", mean of {count(parts, 'parts')}" * (max(parts) > 1)
+        return f"{of} of {count([x['episodes'] for x in numbers], 'episodes')}"
+    if name in ("max_ratio", "max_kl"):
+        return (
+            f"{of} in {count([min(x['pairs'], row['train']['pairs']) for x, row in zip(numbers, measured)], 'pairs')}"
+        )
+    return f"{of} of {count([x['pairs'] for x in numbers], 'pairs')}"
 
 
 def count(numbers: list[int], unit: str) -> str:
     return " to ".join(f"{x:,}" for x in sorted({min(numbers), max(numbers)})) + f" {unit}"
 
 
-def find_limits(settings: list[figures.Setting], name: str) -> list[dict[str, Any]]:
-    """Returns the lines that show what is allowed, each with its points, its text and its colour. Settings whose limits
-    are equally high have one line. What clips ratios is common to many scripts, so it is black and names no setting."""
-    found = {}
+def draw_limits(axis: Axes, settings: list[plots.Setting], name: str) -> list[float]:
+    """Draws what is allowed as dotted lines, each in the colour of its setting, and returns how high they are."""
+    heights = []
     for style, of_runs in settings:
         for of_run in of_runs:
             points = [(x["iteration"], x[f"{name}_allowed"]) for x in of_run if f"{name}_allowed" in x]
             if points:
-                limit = dict(points=points, colour=style["color"], labels={})
-                found.setdefault(frozenset(y for _, y in points), limit)["labels"][style["label"]] = None
-    for heights, limit in found.items():
-        number = f"{min(heights):.3g}" if len(heights) == 1 else f"{max(heights):.3g} to {min(heights):.3g}"
-        limit["text"] = " and ".join(f"{label}'s" for label in limit["labels"]) + f" bound, {number} nats"
-        if name == "max_ratio":
-            limit |= dict(text=f"1 + eps = {number}", colour="black")
-    return list(found.values())
+                axis.plot(*zip(*points), color=style["color"], linestyle=":", linewidth=1.5, zorder=1)
+                heights += [y for _, y in points]
+    return heights
 
 
-def draw_limit(axis: Axes, name: str, limit: dict[str, Any]) -> None:
-    """Draws what is allowed as a dotted line, with its text on the side on which fewer steps are."""
-    axis.plot(*zip(*limit["points"]), color=limit["colour"], linestyle=":", linewidth=1.5)
-    place = dict(va="top", xytext=(0, -3)) if name == "max_ratio" else dict(va="bottom", xytext=(0, 2))
-    style = dict(textcoords="offset points", ha="center", color=limit["colour"], fontsize=9)
-    axis.annotate(limit["text"], limit["points"][len(limit["points"]) // 2], **place, **style)
-
-
-def fit_axis(axis: Axes, cells: list[dict[str, Any]], name: str, limits: list[float]) -> None:
+def fit_axis(axis: Axes, measured: list[dict[str, Any]], name: str, limits: list[float]) -> None:
     """Fits the vertical axis to the means, the limits and the held-out intervals. The intervals of a training batch do
     not count, because those of two episodes would flatten the rest. On a logarithmic axis, lower ends of intervals do
     not count either, because they may be near 0."""
-    numbers, logarithmic = [cell[where] for cell in cells for where in SAMPLES], name != "mean_reward"
-    intervals_of = [cell["heldout"][f"{name}_interval"] or () for cell in cells]
-    shown = [x[name] for x in numbers if x[name] is not None] + limits
+    numbers, logarithmic = [row[where] for row in measured for where in SAMPLES], name != "mean_reward"
+    intervals_of = [row["heldout"].get(f"{name}_interval") or () for row in measured]
+    shown = [x[name] for x in numbers if x.get(name) is not None] + limits
     shown += [y for ends in intervals_of for y in (ends[1:] if logarithmic else ends)]
     if logarithmic:
         axis.set_yscale("log")
@@ -198,20 +186,18 @@ def fit_axis(axis: Axes, cells: list[dict[str, Any]], name: str, limits: list[fl
     if len(set(shown)) < 2:
         return
     low, high = min(shown), max(shown)
-    below = 0.16 if name == "max_ratio" else 0.05  # the texts of the limits need room
-    above = 0.16 if name == "mean_kl" and limits else 0.05
     if logarithmic:
-        axis.set_ylim(low * (high / low) ** -below, high * (high / low) ** above)
-        figures.label_log_axis(axis)
+        axis.set_ylim(low * (high / low) ** -0.05, high * (high / low) ** 0.05)
+        plots.label_log_axis(axis)
     else:
-        axis.set_ylim(low - below * (high - low), high + above * (high - low))
+        axis.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
 
 
-def curve(cells: list[dict[str, Any]], where: str, name: str) -> tuple[list[int], list[dict[str, Any]]]:
+def curve(measured: list[dict[str, Any]], where: str, name: str) -> tuple[list[int], list[dict[str, Any]]]:
     """Returns the iterations and points of a run where there is a number. (A batch may have no finished episode.)"""
-    cells = [cell for cell in cells if cell[where][name] is not None]
-    points = [dict(mean=cell[where][name], interval=cell[where][f"{name}_interval"]) for cell in cells]
-    return [cell["iteration"] for cell in cells], points
+    measured = [row for row in measured if row[where].get(name) is not None]
+    points = [dict(mean=row[where][name], interval=row[where][f"{name}_interval"]) for row in measured]
+    return [row["iteration"] for row in measured], points
 
 
 # Main ----------------------------------------------------------------------------------------------------------------
@@ -220,18 +206,11 @@ def curve(cells: list[dict[str, Any]], where: str, name: str) -> tuple[list[int]
 def main(argv: list[str] | None = None) -> None:
     args = runs.read_options(Args, argv, __doc__)
     chosen = [runs.with_step(sources, args.checkpoints) for sources in runs.open_runs(args.runs, args.script)]
-    styles = figures.run_styles(args.runs, args.labels)
-    path = runs.output_folder(args.out, args.runs) / "trust_region.jsonl"
-    cells = iter(kept.measure_missing(args, path, [step_work(args, source) for source in sum(chosen, [])]))
-    settings = figures.by_setting(styles, [[next(cells) for _ in sources] for sources in chosen])
-    draw_trust_regions(settings, path)
-
-
-def step_work(args: Args, source: Source) -> kept.Work:
-    """Describes the step from a checkpoint to measure_missing."""
-    cell = kept.identify(source, args.seed) | dict(heldout_pairs=args.heldout_pairs)
-    measure = partial(measure_step, source)
-    return kept.Work(source, [cell], 2 * args.heldout_pairs, partial(draw, args, source), measure)
+    styles = plots.run_styles(args.runs, args.labels)
+    work = [(source, dict(heldout_pairs=args.heldout_pairs)) for source in sum(chosen, [])]
+    rows = iter(table.fill(args, "trust_region", measure, work))
+    settings = plots.by_setting(styles, [[next(rows) for _ in sources] for sources in chosen])
+    draw_trust_regions(settings, runs.figure_path(args, "trust_region"))
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ as large as the target itself. The targets are
 - gae: what V was fitted to, which is A + V of the network before the fit;
 - returns: discounted sums of the scaled rewards. Where an episode is cut off, by the end of the batch or segment or by
   a time limit, they continue with V before the fit. (Where training took a time limit for a terminal state, it is no
-  cut.) They are computed by this diagnostic. A script whose own targets at lambda 1 differ from them is told so, and in
-  which rows.
+  cut.) They are computed by this diagnostic. (Whether the script's own targets at lambda 1 are the same, report.py
+  says.)
 - released: the returns of the code that the authors published, which stop at every cut as if nothing followed. Shortly
   before a cut V cannot be near them, because it was fitted to bootstrapped targets. For a constant reward, even the
   exact V has an error of gamma^d / (1 - gamma^d) at d steps from the cut, which is 99 at the last one for gamma 0.99.
@@ -25,29 +25,24 @@ Terminal steps are left out. Targets near 0 would blow up the mean (the papers l
 median, leaves out those below a hundredth of the mean |target|. The numbers give their share, and mean_of_all.
 """
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import torch
 from matplotlib.axes import Axes
-from measuring import figures, intervals, kept, runs, sampling, yardsticks
-from measuring.runs import AtLeast, Source
-from measuring.sampling import Sampler
+from measuring import intervals, plots, runs, sampling, table
+from measuring.runs import Source
 from torch import Tensor
-
-VERSION = 2  # raised whenever the measured numbers change; since version 2 returns are not the script's own
 
 # Arguments -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class Args(runs.LabelledOptions):
-    checkpoints: Annotated[tuple[int, ...], AtLeast(0)] = ()
+    checkpoints: tuple[int, ...] = ()
     """iterations; default: every checkpoint that has a step"""
     heldout_pairs: int = 20_480
     """fresh state-action pairs at each checkpoint"""
@@ -58,17 +53,13 @@ class Args(runs.LabelledOptions):
 TARGETS = dict(gae="GAE targets", returns="returns, bootstrapped at cuts", released="returns as released")
 
 
-def draw(args: Args, source: Source, sample: Sampler, _: Any) -> dict[str, Any]:
-    """Collects fresh segments of the checkpoint's policy."""
-    return sampling.collect(source, (args.seed, source.iteration, 0), args.heldout_pairs, sample)
-
-
-def measure_values(source: Source, _: Sampler, __: Any, drawn: Callable) -> Iterator[dict[str, Any]]:
-    """Yields the value network's errors after the next iteration, on that iteration's batch and on fresh segments."""
+def measure(source: Source, seed: int, heldout_pairs: int) -> dict[str, Any]:
+    """Returns the value network's errors after the next iteration, on that iteration's batch and on fresh segments."""
+    heldout = sampling.collect(source, (seed, source.iteration, 0), heldout_pairs)
     script, settings, state = sampling.checkpoint_state(source)
     old, new, _, experience, _ = sampling.next_iteration(source)
     numbers = dict(gamma=settings.gamma)
-    for where, before, data in (("train", old, experience), ("heldout", state, drawn())):
+    for where, before, data in (("train", old, experience), ("heldout", state, heldout)):
         if data["terminations"].all():
             runs.stop(f"{source.path}: every step ends its episode, so there is no error to measure")
         with torch.no_grad():
@@ -77,7 +68,7 @@ def measure_values(source: Source, _: Sampler, __: Any, drawn: Callable) -> Iter
         numbers |= {f"{where}_{name}": relative_errors(values, x, data) for name, x in targets.items()}
         at_cuts = error_of_exact_values(steps_to_cut(data), settings.gamma)[in_mean(targets["released"], data)]
         numbers[f"{where}_released"]["exact_v"] = at_cuts.mean().item()
-    yield numbers | dict(wrong_targets=yardsticks.wrong_targets(script, settings, state, data))
+    return numbers
 
 
 def estimate_targets(script: ModuleType, settings: Any, before: Any, data: dict[str, Any]) -> dict[str, Tensor]:
@@ -146,44 +137,44 @@ ROWS = ["mean error,\nheld out", "mean error,\ntraining batch", "median error,\n
 EXACT = dict(linestyle=":", linewidth=1.8, marker="", zorder=3, label=None)
 
 
-def draw_errors(styles: list[dict[str, Any]], cells_of_runs: list[list[dict[str, Any]]], path: Path) -> None:
+def draw_errors(styles: list[dict[str, Any]], measured_of_runs: list[list[dict[str, Any]]], path: Path) -> None:
     """Draws a column for each of the three targets. The first three rows are over training (CL Fig. 11, 12): the mean
     error held out and on the training batch, and the held-out median. The last row has the held-out mean against the
     distance to the next cut, of the median checkpoint after the first. A line is a run. The errors that the exact V of
     a constant reward would have against released returns are dotted, over training in the run's colour."""
-    figure, axes = figures.new_figure(4, 3, (9, 8.4), sharex="row", sharey="row", subplot_kw=dict(yscale="log"))
-    cells = sum(cells_of_runs, [])
-    never = 4 * max((x["steps"] or [1, 1])[1] for cell in cells for x in heldout_bins(cell, "gae"))
-    for style, of_run in zip(map(figures.tell_apart, styles), cells_of_runs):
+    figure, axes = plots.new_figure(4, 3, (9, 8.4), sharex="row", sharey="row", subplot_kw=dict(yscale="log"))
+    measured = sum(measured_of_runs, [])
+    never = 4 * max((x["steps"] or [1, 1])[1] for row in measured for x in heldout_bins(row, "gae"))
+    for style, of_run in zip(map(plots.tell_apart, styles), measured_of_runs):
         for name, column in zip(COLUMNS, axes.T):
             draw_over_training(column, of_run, name, style)
-            trained = [cell for cell in of_run if cell["iteration"]] or of_run  # the first fit is like no other
-            draw_by_distance(column[-1], sum([heldout_bins(cell, name) for cell in trained], []), style, never)
-    for gamma in {cell["gamma"] for cell in cells}:
+            trained = [row for row in of_run if row["iteration"]] or of_run  # the first fit is like no other
+            draw_by_distance(column[-1], sum([heldout_bins(row, name) for row in trained], []), style, never)
+    for gamma in {row["gamma"] for row in measured}:
         draw_exact_values(axes[-1, -1], gamma, never / 4)
     for axis, text in zip(axes[0], COLUMNS.values()):
         axis.set_title(text, fontsize=9.5)
     finish_axes(axes, never)
-    fit_over_training(axes[:3, 0], cells)
-    figures.explain_bands(axes[0, 0])
+    fit_over_training(axes[:3, 0], measured)
+    plots.explain_bands(axes[0, 0])
     figure.supylabel("relative error |V - target| / |target|", fontsize=10)
-    figures.save_figure(figure, path)
+    plots.save_figure(figure, path)
 
 
 def draw_over_training(column: np.ndarray, of_run: list[dict[str, Any]], name: str, style: dict[str, Any]) -> None:
     """Draws a run's errors against one target into the column's first three panels."""
-    x = [cell["iteration"] for cell in of_run]
-    heldout, train = ([cell[f"{where}_{name}"] for cell in of_run] for where in ("heldout", "train"))
-    figures.draw_line(column[0], x, heldout, style)
-    figures.draw_line(column[1], x, train, style)
+    x = [row["iteration"] for row in of_run]
+    heldout, train = ([row[f"{where}_{name}"] for row in of_run] for where in ("heldout", "train"))
+    plots.draw_line(column[0], x, heldout, style)
+    plots.draw_line(column[1], x, train, style)
     column[2].plot(x, [numbers["median"] for numbers in heldout], **style)
     if name == "released":
         for axis, numbers in zip(column, (heldout, train)):
-            axis.plot(x, [cell["exact_v"] for cell in numbers], **style | EXACT)
+            axis.plot(x, [row["exact_v"] for row in numbers], **style | EXACT)
 
 
-def heldout_bins(cell: dict[str, Any], target: str) -> list[dict[str, Any]]:
-    return cell[f"heldout_{target}"]["by_distance"]
+def heldout_bins(row: dict[str, Any], target: str) -> list[dict[str, Any]]:
+    return row[f"heldout_{target}"]["by_distance"]
 
 
 def draw_by_distance(axis: Axes, measured: list[dict[str, Any]], style: dict[str, Any], never: float) -> None:
@@ -205,23 +196,25 @@ def draw_exact_values(axis: Axes, gamma: float, furthest: float) -> None:
     axis.set_ylim(bottom=lowest)
 
 
-def fit_over_training(panels: np.ndarray, cells: list[dict[str, Any]]) -> None:
+def fit_over_training(panels: np.ndarray, measured: list[dict[str, Any]]) -> None:
     """Gives the rows over training one scale, so that means and medians can be compared. The intervals of a training
     batch do not count, because those of a few episodes would flatten the rest."""
-    heldout, train = ([cell[f"{where}_{name}"] for cell in cells for name in COLUMNS] for where in ("heldout", "train"))
+    heldout, train = (
+        [row[f"{where}_{name}"] for row in measured for name in COLUMNS] for where in ("heldout", "train")
+    )
     shown = [numbers["mean"] for numbers in heldout + train] + [numbers["median"] for numbers in heldout]
     shown += [numbers["exact_v"] for numbers in heldout + train if "exact_v" in numbers]
     shown = [y for y in [1, *shown, *sum([numbers["interval"] or [] for numbers in heldout], [])] if y > 0]
     for panel in panels:
         panel.set_ylim(min(shown) / 1.25, max(shown) * 1.25)
-        figures.label_log_axis(panel)
+        plots.label_log_axis(panel)
 
 
 def finish_axes(axes: np.ndarray, never: float) -> None:
     """Sets scales and labels, and draws the line at 1."""
     for row, text in zip(axes, [*ROWS, "mean error held\nout, by distance"]):
         row[0].set_ylabel(text)
-        figures.label_log_axis(row[0])
+        plots.label_log_axis(row[0])
         for axis in row:
             axis.axhline(1, color="#999999", linewidth=0.8, zorder=0)
     for over_training, against_distance in zip(axes[2], axes[3]):
@@ -244,22 +237,10 @@ def main(argv: list[str] | None = None) -> None:
     args = runs.read_options(Args, argv, __doc__)
     opened = runs.open_runs(args.runs, args.script, needs_critic=True)
     chosen = [runs.with_step(sources, args.checkpoints) for sources in opened]
-    styles = figures.run_styles(args.runs, args.labels)
-    path = runs.output_folder(args.out, args.runs) / "value.jsonl"
-    cells = iter(kept.measure_missing(args, path, [value_work(args, source) for source in sum(chosen, [])]))
-    of_runs = [[next(cells) for _ in sources] for sources in chosen]
-    for folder, of_run in zip(args.runs, of_runs):
-        for cell in of_run:
-            if text := yardsticks.explain_wrong_targets(cell.get("wrong_targets", {})):
-                print(f"{folder}, iteration {cell['iteration']}: {text}")
-                break
-    draw_errors(styles, of_runs, path)
-
-
-def value_work(args: Args, source: Source) -> kept.Work:
-    """Describes the errors at a checkpoint to measure_missing."""
-    cell = kept.identify(source, args.seed) | dict(heldout_pairs=args.heldout_pairs)
-    return kept.Work(source, [cell], args.heldout_pairs, partial(draw, args, source), partial(measure_values, source))
+    styles = plots.run_styles(args.runs, args.labels)
+    work = [(source, dict(heldout_pairs=args.heldout_pairs)) for source in sum(chosen, [])]
+    rows = iter(table.fill(args, "value", measure, work))
+    draw_errors(styles, [[next(rows) for _ in sources] for sources in chosen], runs.figure_path(args, "value"))
 
 
 if __name__ == "__main__":

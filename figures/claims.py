@@ -1,36 +1,25 @@
-"""The rules by which the numbers in these folders judge the papers' claims, and the tables and pictures of all claims.
+"""The rules by which the numbers in these folders judge the papers' claims.
 
-    python figures/claims.py                # fills the tables of all pages and draws all pictures
-    python figures/claims.py reward nine    # the same for these rooms and for the first page alone
-
-A claim stands once, as a row of the README.md of a room: its name (in a comment), the paper's words and the paper's own
-numbers are written there by hand. The function of that name in the room's claims.py computes what was measured and the
-verdict, by the rules below, and this file fills the rest of the row. A test holds the rows against these functions.
-"""
+A claim stands once, as a row of a room's page.md: <!-- its name = how it is judged -->, then the paper's words and its
+numbers. How it is judged is an expression of what the room's claims.py and this file know. Most are contrasts of mean
+rewards, such as above("PPO - PPO-M"), or count at how many checkpoints something is so. pages.py fills the rest."""
 
 from __future__ import annotations
 
 import functools
 import importlib.util
-import io
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
-from estimates import FIGURES, PLACES, Estimate, OfSeed, finals  # it makes measuring importable, too
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
-from measuring import figures
-from PIL import Image
+from estimates import FIGURES, PLACES, Estimate, plain, span
 from scipy import stats
 
-ROOMS = "reward", "clipping", "nine", "steps", "gradients", "critic", "landscapes", "algorithms", "sb3"
-ROOMS += "replay", "report"
+ROOMS = "reward", "clipping", "nine", "steps", "gradients", "critic", "landscapes", "algorithms", "sb3", "replay"
 HOLDS, NOT, UNCLEAR = "holds", "does not hold", "cannot tell"
 ENVIRONMENTS = *PLACES, "HalfCheetah"
 
@@ -48,6 +37,8 @@ class Cell:
     against: int = 0  # and in how many it is known not to be so
     needs: int | None = None  # how many seeds would decide in four of five cases, where these cannot tell
     other: str | None = None  # the verdict by another definition of what the claim is about
+    everywhere: bool = False  # whether the claim's own words ask for every environment
+    reproduced: bool = True  # whether the agents are known to end where the paper's do
     holm: bool | None = None  # whether the verdict stands after Holm's correction; None of controls, which have none
 
 
@@ -69,45 +60,42 @@ def negligible(x: Estimate, margin: float) -> bool:
     return -margin < low and high < margin
 
 
-def of_sign(
-    x: Estimate, sign: int = 1, bound: float = 0, text: str = "", size: float | None = None, margin: float | None = None
-) -> Cell:
-    """Judges the claim that x is above the bound, or below it with sign -1. `size` is how large the paper's effect is,
-    from which follows how many seeds would decide. With a margin the second question is answered beside it."""
-    verdict = {sign: HOLDS, -sign: NOT, 0: UNCLEAR}[differs(x, bound)]
-    needs = x.needed(size) if verdict == UNCLEAR and size else None
-    text = text or (answered(x, margin) if margin else str(x))
-    return Cell(text, verdict, x.seeds, x.p() if bound == 0 else None, needs=needs)
-
-
-def of_none(x: Estimate, margin: float, text: str = "") -> Cell:
-    """Judges the claim that there is no difference: it holds if the difference is negligible, and does not if it
-    differs from 0 and is not negligible."""
-    small, other = negligible(x, margin), differs(x)
-    verdict = HOLDS if small else NOT if other else UNCLEAR
-    needs = x.needed(margin, 1.645 + 1.282) if verdict == UNCLEAR else None
-    low, high = (float(stats.t.cdf((side * x.mean - margin) / x.error, x.freedom)) for side in (-1, 1))
-    return Cell(text or answered(x, margin), verdict, x.seeds, max(low, high) if small else x.p(), needs=needs)
-
-
 def answered(x: Estimate, margin: float) -> str:
     """Writes an effect with the answers to both questions."""
     answers = ("yes" if y else "no" for y in (differs(x), negligible(x, margin)))
     return "{} (differs: {}; negligible: {})".format(x, *answers)
 
 
-def of_all(cells: list[Cell], text: str) -> Cell:
-    """Judges a claim that says several things: it holds if all hold, and does not if one does not."""
-    verdicts = [x.verdict for x in cells]
-    verdict = NOT if NOT in verdicts else UNCLEAR if UNCLEAR in verdicts else HOLDS
-    return Cell(text, verdict, min(x.seeds for x in cells), max(x.p or 0 for x in cells))
+def of_sign(x: Estimate, sign: int = 1, size: float | None = None, margin: float | None = None, text: str = "") -> Cell:
+    """Judges the claim that x is above 0, or below it with sign -1. `size` is how large the paper's effect is, from
+    which follows how many seeds would decide. With a margin the second question is answered beside it."""
+    verdict = {sign: HOLDS, -sign: NOT, 0: UNCLEAR}[differs(x)]
+    needs = x.needed(size) if verdict == UNCLEAR and size else None
+    return Cell(text or (answered(x, margin) if margin else str(x)), verdict, x.seeds, x.p(), needs=needs)
 
 
-def counted(text: str, found: list[bool | None], unit: str = "seeds") -> Cell:
+def of_none(x: Estimate, margin: float) -> Cell:
+    """Judges the claim that there is no difference: it holds if the difference is negligible, and does not if it
+    differs from 0 and is not negligible."""
+    small, other = negligible(x, margin), differs(x)
+    verdict = HOLDS if small else NOT if other else UNCLEAR
+    needs = x.needed(margin, 1.645 + 1.282) if verdict == UNCLEAR else None
+    low, high = (float(stats.t.cdf((side * x.mean - margin) / x.error, x.freedom)) for side in (-1, 1))
+    return Cell(answered(x, margin), verdict, x.seeds, max(low, high) if small else x.p(), needs=needs)
+
+
+def counted(text: str, found: Iterable[bool | None], unit: str = "seeds") -> Cell:
     """Counts where something is so (True), is not so (False) or cannot be told (None), without a test."""
+    found = list(found)
     so, against = found.count(True), found.count(False)
     verdict = HOLDS if so == len(found) else NOT if against == len(found) else UNCLEAR
     return Cell(text, verdict, len(found), unit=unit, so=so, against=against)
+
+
+def agreed(sides: Iterable[bool | None]) -> bool | None:
+    """Returns whether something is so throughout (True), somewhere known not to be (False), or cannot be told."""
+    sides = list(sides)
+    return True if all(sides) else False if False in sides else None
 
 
 def correct(cells: Iterable[Cell], planned: int = 0) -> None:
@@ -118,7 +106,28 @@ def correct(cells: Iterable[Cell], planned: int = 0) -> None:
         cell.holm = significant
 
 
-# Runs of a few seeds -------------------------------------------------------------------------------------------------
+def after_holm(estimates: Iterable[Estimate]) -> list[bool]:
+    """Returns which of these estimates differ from 0 after Holm's correction for one another."""
+    cells = [Cell("", "", x.seeds, x.p()) for x in estimates]
+    correct(cells)
+    return [x.holm for x in cells]
+
+
+# Claims about checkpoints of a few runs ------------------------------------------------------------------------------
+
+
+def n(x: Iterable[bool]) -> str:
+    return f"{np.sum(x)} of {len(x)}"
+
+
+def sides(x: Iterable[float], half: Iterable[float]) -> list[bool | None]:
+    """Returns of each number, whose interval reaches half to either side, whether it is above 0 (True), below 0 (False)
+    or neither."""
+    return [True if mean > y else False if mean < -y else None for mean, y in zip(x, half)]
+
+
+SAYS = dict(n=n, plain=plain, span=span, sides=sides, agreed=agreed, np=np, mean=np.mean, median=np.median)
+SAYS |= dict(max=np.max, min=np.min, argmax=np.argmax)
 
 
 def in_turn(texts: Iterable[str]) -> str:
@@ -130,33 +139,35 @@ def in_turn(texts: Iterable[str]) -> str:
     return ", ".join(starts) + f" of {ends[0]}" if len(set(ends)) == 1 and ends[0] else ", ".join(texts)
 
 
-def of_seeds(
-    form: str, judge: Callable, seeds: dict[str, list[OfSeed]], bound: float | None = None, above: bool = True
-) -> Cells:
-    """Judges a claim about the runs of each seed. Of one seed, `judge(environment, cells)` makes the texts that go into
-    the form and what is found: a number, which must be above the bound or below it, or whether it is so. Of numbers,
-    the one that is least favourable to the claim is written, too."""
-    cells = {}
-    for env, of in seeds.items():
-        texts, found = zip(*(judge(env, x) for x in of))
-        text = form.format(*map(in_turn, zip(*texts)))
-        if bound is not None and len(of) > 1:
-            text += f"; least favourable {(min if above else max)(found):.3g}"
-        cells[env] = counted(text, [bool(x > bound) is above for x in found] if bound is not None else list(found))
+def tally(seeds: dict[str, list[dict[str, Any]]], form: str, so: str, unit: str = "seeds") -> Cells:
+    """Judges a claim about the runs of each seed, of each of which we have numbers by their names. The form is written
+    like an f-string of these names, and `so` is an expression that says whether it is so. Where that compares with a
+    bound, the number that is least favourable to the claim is written, too."""
+    cells, slots = {}, re.findall(r"\{.*?\}", form)
+    number, below, bound = re.fullmatch(r"(.*?)(?: ([<>]) ([\d.]+))?", so).groups()
+    for place, of in seeds.items():
+        texts = zip(*([eval("f" + repr(slot), SAYS | x) for slot in slots] for x in of))
+        text = re.sub(r"\{.*?\}", "{}", form).format(*map(in_turn, texts))
+        found = [eval(number, SAYS | x) for x in of]
+        if bound and len(of) > 1:
+            text += f"; least favourable {(min if below == '>' else max)(found):.3g}"
+        if bound:
+            found = [bool(x > float(bound)) == (below == ">") for x in found]
+        cells[place] = counted(text, [x if x is None else bool(x) for x in found], unit)
     return cells
 
 
-# Rooms and tables ----------------------------------------------------------------------------------------------------
+# Rooms and verdicts --------------------------------------------------------------------------------------------------
 
 REPLICATED, REFUTED, DEPENDS, OPEN, FEW = (
-    *("replicated (✓ somewhere, ✗ nowhere)", "refuted (✗ somewhere, ✓ nowhere)"),
-    *(
-        "depends on a definition or the environment",
-        "cannot tell (in brackets: uncorrected)",
-        "few runs only",
-    ),
+    "so where it can be told",
+    "not so where it can be told",
+    "depends on a definition, the environment or the simulator",
+    "cannot tell",
+    "few runs only",
 )
 MARKS = {HOLDS: "✓", NOT: "✗", UNCLEAR: "?"}
+ROW = re.compile(r"^\| <!-- (.*?) = (.*) -->(.*)\|$", re.MULTILINE)
 
 
 @functools.cache
@@ -168,11 +179,25 @@ def room(name: str) -> ModuleType:
 
 
 @functools.cache
+def template(name: str) -> str:
+    return (FIGURES / name / "page.md").read_text()
+
+
+def judge(name: str, how: str) -> Cells:
+    """Evaluates how a claim of a room is judged."""
+    try:
+        return eval(how, vars(room(name)))
+    except Exception as error:
+        error.add_note(f"in {name}/page.md: {how}")
+        raise
+
+
+@functools.cache
 def claims_of(name: str) -> dict[str, Cells]:
     """Returns a room's claims by their names. The first one is its question's primary test, which is corrected for its
     environments alone; the paper's other claims are corrected for one another. So are the primary tests of a protocol,
     which are the claims of TOGETHER in the environments that stand there."""
-    claims = {text: cells() for text, cells in getattr(room(name), "CLAIMS", {}).items()}
+    claims = {text: judge(name, how) for text, how, _ in ROW.findall(template(name))}
     first, *others = [x for text, x in claims.items() if is_papers(text)] or [{}]
     correct(first.values())
     correct(cell for x in others for cell in x.values())
@@ -188,13 +213,17 @@ def is_papers(text: str) -> bool:
 
 
 def overall(cells: Cells) -> str:
-    """Returns the heading under which the first page lists a claim. Runs that are only counted decide nothing."""
+    """Returns the heading under which the first page lists a claim. Runs that are only counted decide nothing, and a
+    claim is refuted only where the thing itself was reproduced."""
     tested = [x for x in cells.values() if not x.unit]
     verdicts = {x.verdict for x in tested if x.holm is not False}
-    if any(x.other not in (None, x.verdict) for x in cells.values()) or verdicts >= {HOLDS, NOT}:
+    depends = any(x.other not in (None, x.verdict) for x in cells.values()) or verdicts >= {HOLDS, NOT}
+    if depends or any(x.verdict == NOT and not x.reproduced for x in tested):
         return DEPENDS
     if not tested:
         return FEW
+    if any(x.everywhere and (x.verdict != HOLDS or x.holm is False) for x in tested):
+        return OPEN
     return REPLICATED if HOLDS in verdicts else REFUTED if NOT in verdicts else OPEN
 
 
@@ -207,52 +236,12 @@ def name_verdict(cell: Cell) -> str:
         against = f"not so {where} {cell.against}" + f" of {cell.seeds} {cell.unit}" * (not cell.so)
         so = f"so {where} {cell.so} of {cell.seeds} {cell.unit}"
         return ", ".join([so] * (cell.so > 0 or not cell.against) + [against] * (cell.against > 0))
-    holm = {None: "", True: " after Holm", False: " alone, not after Holm"}[
-        cell.holm if cell.verdict != UNCLEAR else None
-    ]
+    known = cell.holm if cell.verdict != UNCLEAR else None
+    holm = {None: "", True: " after Holm", False: " alone, not after Holm"}[known]
     needs = f" ({cell.needs} seeds would)" if cell.needs and cell.needs > cell.seeds else ""
     needs = needs or " (n suffices for the paper's effect)" * bool(cell.needs)
-    return f"{cell.verdict}{holm}{needs}, n = {cell.seeds}"
-
-
-def line_of(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def filled(header: list[str], row: str, cells: Cells) -> str:
-    """Returns a claim's row, whose words and paper's numbers are given, with what was measured."""
-    given = [x.strip() for x in row.strip()[1:-1].split("|")][: 1 + ("the paper" in header)]
-    verdicts = {}
-    for place, cell in cells.items():
-        verdicts.setdefault(name_verdict(cell), []).append(place)
-    one = len(verdicts) == 1
-    verdict = "; ".join(x if one else f"{', '.join(y)}: {x}" for x, y in verdicts.items())
-    columns = [x.split("-v")[0] for x in header if x.split("-v")[0] in ENVIRONMENTS]
-    assert set(cells) <= set(columns), (row, columns)
-    texts = [cells[x].text if x in cells else "" for x in columns]
-    return line_of([*given, *texts, verdict])
-
-
-def with_tables(page: str, name: str) -> str:
-    """Returns a room's page with the row of each claim, and with each table that the room writes itself."""
-    for claim, cells in claims_of(name).items():
-        [row] = re.findall(rf"^\| <!-- {re.escape(claim)} -->.*$", page, re.MULTILINE)
-        header = page[: page.index(row)].rsplit("| claim |", 1)[1].split("\n")[0]
-        page = page.replace(row, filled(["claim", *(x.strip() for x in header.split("|"))], row, cells))
-    for table, rows in getattr(room(name), "TABLES", {}).items():
-        page = with_table(page, table, *rows())
-    return page
-
-
-def with_table(page: str, name: str, header: list[str], *rows: list[str]) -> str:
-    return between(page, name, "\n".join(map(line_of, [header, ["---"] * len(header), *rows])))
-
-
-def between(page: str, name: str, text: str) -> str:
-    """Returns the page with this text between the table's two comments."""
-    begin, end = f"<!-- table {name} -->", "<!-- end -->"
-    before, after = page.split(begin)
-    return f"{before}{begin}\n\n{text}\n\n{after[after.index(end) :]}"
+    where = " on today's simulator" * (not cell.reproduced)
+    return f"{cell.verdict}{where}{holm}{needs}, n = {cell.seeds}"
 
 
 def mark(cell: Cell | None) -> str:
@@ -266,126 +255,21 @@ def mark(cell: Cell | None) -> str:
     return f"{sign}{cell.seeds}" + f"→{cell.needs}" * bool(cell.needs and cell.needs > cell.seeds)
 
 
-def all_claims() -> Iterable[tuple[str, str, str, Cells]]:
-    """Yields each paper's claim under its heading: the heading, the room, the claim's name and its cells. Claims of
+@functools.cache
+def all_claims() -> list[tuple[str, str, str, Cells]]:
+    """Returns each paper's claim under its heading: the heading, the room, the claim's name and its cells. Claims of
     our own, which are controls, stand in the rooms alone."""
     found = [(overall(x), name, text, x) for name in ROOMS for text, x in claims_of(name).items() if is_papers(text)]
     order, of_few = (REPLICATED, REFUTED, DEPENDS, OPEN, FEW), ({HOLDS}, {NOT})
     # Of few runs, those stand first that all say so, and then those that all say not so.
     unlike = lambda cells: next((i for i, x in enumerate(of_few) if {y.verdict for y in cells.values()} == x), 2)
-    yield from sorted(found, key=lambda x: (order.index(x[0]), unlike(x[3]) * (x[0] == FEW)))
+    return sorted(found, key=lambda x: (order.index(x[0]), unlike(x[3]) * (x[0] == FEW)))
 
 
-def first_page(page: str) -> str:
-    """Returns the first page with the table of all claims."""
-    rows, last = [], ""
-    for heading, name, text, cells in all_claims():
-        if heading != last:
-            rows.append([f"**{heading}**", "", "", "", "", ""])
-        marks = [mark(cells.get(x)) for x in ENVIRONMENTS]
-        rows.append([text, *marks, f"[-{room(name).VERSION}]({name})"])
-        last = heading
-    header = ["claim", *ENVIRONMENTS, "room"]
-    return between(page, "claims", "\n".join("|".join(["", *x, ""]) for x in [header, ["---"] * len(header), *rows]))
-
-
-# Pictures ------------------------------------------------------------------------------------------------------------
-
-HUES = {HOLDS: (27, 120, 55), NOT: (217, 106, 0), UNCLEAR: (110, 110, 110)}
-
-
-def shade(cell: Cell) -> tuple[tuple[float, float, float], str]:
-    """Returns a verdict's colour, the darker the more runs it rests on, and the ink that can be read on it."""
-    strength = np.select([cell.seeds < 2, bool(cell.unit), cell.seeds < 10], [0.08, 0.25, 0.5], 1.0)
-    strength *= 0.35 if cell.verdict == UNCLEAR or cell.holm is False else 1
-    colour = 1 - strength * (1 - np.array(HUES[cell.verdict]) / 255)
-    return tuple(colour), "white" if strength > 0.7 else "black"
-
-
-def draw_claims() -> Figure:
-    """Draws all claims by their verdicts."""
-    rows, last = [], ""
-    for heading, name, text, cells in all_claims():
-        rows += [(heading, None, "")] * (heading != last) + [(text, cells, room(name).VERSION)]
-        last = heading
-    figure = Figure(figsize=(8.8, 0.215 * len(rows) + 0.9), layout="constrained")
-    axis = figure.subplots()
-    for y, (text, cells, of) in enumerate(rows):
-        axis.text(-4.35, y, text, va="center", fontsize=9, weight="normal" if cells else "bold")
-        axis.text(-0.62, y, f"-{of}" if of else "", va="center", ha="right", fontsize=9, color="0.35")
-        for x, place in enumerate(ENVIRONMENTS if cells else ()):
-            face, ink = shade(cells[place]) if place in cells else ("white", "black")
-            axis.add_patch(Rectangle((x - 0.48, y - 0.42), 0.96, 0.84, facecolor=face, edgecolor="#999999", lw=0.5))
-            axis.text(x, y + 0.05, mark(cells.get(place)), color=ink, ha="center", va="center", fontsize=8.5)
-    for x, place in enumerate(ENVIRONMENTS):
-        axis.text(x, -1, place, ha="center", va="center", fontsize=9, weight="bold")
-    says = "✓ so   ✗ not so   ? cannot tell   n: seeds   3/3: in 3 of 3 seeds, not tested   (✓): uncorrected\n"
-    says += "darker: more seeds (1, 2 to 4, 5 to 9, 10 or more)   ?40→80: 80 seeds would decide in four of five cases"
-    axis.text(-4.35, -2.7, says, fontsize=9, va="center")
-    axis.set(xlim=(-4.4, len(ENVIRONMENTS) - 0.45), ylim=(len(rows), -3.6))
-    axis.axis("off")
-    return figure
-
-
-def new_figure(rows: int, columns: int, height: float, **style: Any) -> tuple[Figure, np.ndarray]:
-    """Returns a figure as wide as a page of GitHub shows it at 100 pixels an inch, and its axes [rows, columns]."""
-    return figures.new_figure(rows, columns, (8.8, height), **style)
-
-
-def draw_rows(series: dict[str, dict[str, Estimate]], xlabel: str, margin: float | None = None) -> Figure:
-    """Draws estimates, whose names are the rows, of each series a mean with its interval, and beside it dots, which are
-    the runs of one agent, or else the means of the samples. A margin is drawn around 0."""
-    names = list(next(iter(series.values())))
-    figure, [[axis]] = new_figure(1, 1, 1 + 0.45 * len(names))
-    for (label, of), colour, marker, shift in zip(series.items(), ("#0072b2", "#d55e00"), "os", (-0.15, 0.15)):
-        for y, name in enumerate(names):
-            x = of[name]
-            dots = x.samples[0] if len(x.samples) == 1 else [runs.mean() for runs in x.samples]
-            axis.plot(dots, [y + 1.7 * shift] * len(dots), marker, color=colour, ms=3.5, alpha=0.5, mec="none")
-            axis.plot(x.interval(), [y + shift] * 2, color=colour, lw=2)
-            axis.plot(x.mean, y + shift, marker, color=colour, ms=6, label=None if y else label)
-    if margin:
-        axis.axvspan(-margin, margin, color="0.92", lw=0, zorder=0, label="margin")
-        axis.axvline(0, color="black", lw=0.8)
-    axis.set_yticks(range(len(names)), names, fontsize=9)
-    axis.invert_yaxis()
-    axis.set_xlabel(xlabel, fontsize=9)
-    figure.legend(loc="outside upper center", ncols=3, frameon=False, fontsize=9)
-    return figure
-
-
-def draw_agents(files: dict[str, str], agents: dict[str, str]) -> Figure:
-    """Draws the final rewards of these agents, which are named. Of each environment a file is given."""
-    series = {}
-    for place, path in files.items():
-        of = {says: Estimate([finals(path)[name]]) for name, says in agents.items()}
-        series[f"{place}, {min(x.seeds for x in of.values())} seeds"] = of
-    return draw_rows(series, "final reward: dots are runs, lines 95 % intervals of the means")
-
-
-def save(figure: Figure, path: Path) -> None:
-    drawn = io.BytesIO()
-    for axis in figure.axes:
-        axis.spines[["top", "right"]].set_visible(False)
-    figure.savefig(drawn, dpi=150)
-    # In 256 colours a picture looks the same and takes a third of the space.
-    Image.open(drawn).convert("RGB").quantize(256).save(path, optimize=True)
-
-
-def main(names: list[str]) -> None:
-    if unknown := [x for x in names if x not in ROOMS]:
-        sys.exit(f"claims.py: there is no {', '.join(unknown)} among {', '.join(ROOMS)}")
-    for name in names or ROOMS:
-        page = FIGURES / name / "README.md"
-        page.write_text(with_tables(page.read_text(), name))
-        for picture, draw in room(name).PICTURES.items():
-            save(draw(), FIGURES / name / f"{picture}.png")
-    page = FIGURES / "README.md"
-    page.write_text(first_page(page.read_text()))
-    save(draw_claims(), FIGURES / "claims.png")
-
-
-if __name__ == "__main__":
-    import claims  # the rooms' files import this module, too, and there must be one of it
-
-    claims.main(sys.argv[1:])
+def census() -> dict[str, int]:
+    """Counts what the papers' claims rest on: those that are tested, by their headings, and those that are counted."""
+    found = [(heading, all(y.unit for y in x.values())) for heading, _, _, x in all_claims()]
+    names = dict(so=REPLICATED, no=REFUTED, depends=DEPENDS, open=OPEN)
+    few = sum(is_few for _, is_few in found)
+    of = {x: sum(heading == y and not is_few for heading, is_few in found) for x, y in names.items()}
+    return dict(all=len(found), few=few, tested=len(found) - few) | of

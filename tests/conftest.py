@@ -141,6 +141,17 @@ KNOWN |= dict(ppo=ON_PENDULUM, reinforce=ON_PENDULUM | dict(algo="reinforce"), r
 KNOWN |= {f"few_{algo}": FEW | dict(algo=algo) for algo in ALGOS}
 
 
+# Calls small enough for a test, of all that each diagnostic measures.
+CALLS = {
+    "gradient": "--pairs 32 200 --repeats 4 --true-pairs 1200 --baselines --value-pairs 500",
+    "steps": "--repeats 3",
+    "value": "--heldout-pairs 700",
+    "landscape": "--grid 2 --step-pairs 64 200 --reward-pairs 100",
+    "trust_region": "--heldout-pairs 700",
+    "evaluate": "--episodes 11",
+}
+
+
 class Trained:
     """Short runs with a checkpoint each iteration, trained when a test first asks for one: trained / "chain"."""
 

@@ -1,8 +1,11 @@
 """What is refused: exit status 2, one line, nothing written, nothing lost."""
 
 import dataclasses
+import json
+import shutil
 import subprocess
 import sys
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -127,3 +130,135 @@ def test_run_folder_in_use(runs, capsys):
         message = refused(script, flags_of("ppo", run_name="a"), capsys)
         assert "lock" in message and "--run-name and --runs-dir choose another run folder" in message
         assert snapshot(runs / "runs/a/checkpoints") == before
+
+
+# Diagnostics ---------------------------------------------------------------------------------------------------------
+
+NO_PUSH = """
+class Moments:
+    mean, std = 0.0, 1.0
+
+    def load_state_dict(self, saved):
+        pass
+
+class State(State):
+    def __init__(self, args):
+        super().__init__(args)
+        self.obs_stats = Moments()
+
+def normalize_obs(args, stats, obs):
+    return obs.astype(np.float32)
+"""
+ONE = "--jobs 1 --out ."
+# Program, flags (the fixture `odd` makes what they name) and a part of the sentence. What all diagnostics refuse alike
+# is tried with value.py.
+SENTENCES = [
+    ("value", "", "name one run folder or more"),
+    ("value", "none", "no such run"),
+    ("value", "empty", "not a run"),
+    ("value", "bare", "no checkpoints"),
+    ("value", f"torn {ONE}", "iter_000001.pt is damaged"),
+    ("value", f"nowhere {ONE}", "--env-id Nowhere-v0: NameNotFound"),
+    ("value", "cut", "config.json is damaged"),
+    ("value", "void", "config.json is damaged"),
+    ("value", "foreign", "config.json is damaged"),  # it names code outside algos/
+    ("value", "unreadable", "config.json: Input/output error"),
+    ("value", "ppo --checkpoints 7", "no checkpoint 7; there are 0 1 2 3"),
+    ("value", "ppo --checkpoints -1", "--checkpoints -1: must lie between 0 and"),
+    ("value", "ppo --checkpoints 3", "training ended there"),
+    ("value", "ppo --script lacking.py", "has no policy_loss"),
+    ("value", "ppo --script broken.py", "nothing_of_that_name"),
+    ("value", "ppo --script none.py", "no such Python script"),
+    ("value", "ppo --script file", "no such Python script"),
+    ("value", f"ppo --script {ROOT}/algos/ppo_m.py", "does not fit"),
+    ("value", "ppo --script exit.py", "SystemExit: 3"),
+    ("value", f"ppo --script thawed.py {ONE}", "obs_stats has no method `push`"),
+    ("value", "ppo --out file/x", "cannot write to file/x: "),
+    ("value", "ppo --out /proc", "cannot write to /proc: "),
+    ("value", "ppo --labels PPO=ppo_m", "no run is ppo_m"),
+    ("value", "ppo --jobs 0", "--jobs 0: must lie between 1 and 1,000,000,000"),
+    ("value", "ppo raw", "several runs: name the folder for their figures with --out"),
+    ("value", "ppo ppo --out .", "ppo and ppo are the same run, twice"),
+    ("value", "ppo copy --out .", "ppo and copy are the same run, twice"),
+    ("value", "link raw ppo --out .", "the same run, twice"),
+    ("value", "ppo chain --out .", "different environments"),
+    ("gradient", "ppo --pairs 1", "--pairs 1: must lie between 2 and"),
+    ("gradient", "ppo --repeats 1", "--repeats 1: must lie between 2 and"),
+    ("gradient", "ppo --value-pairs 9", "--value-pairs 9: must lie between 10 and"),
+    ("steps", "ppo --repeats 1", "--repeats 1: must lie between 2 and"),
+    ("steps", "ppo --rewards 1", "--rewards 1: must be 2 or more"),
+    ("steps", "ppo --step-pairs 64", "--step-pairs: needs --rewards"),
+    ("landscape", "ppo --grid 1", "--grid 1: must lie between 2 and"),
+    ("landscape", "ppo --checkpoints 0 --step-pairs 7", "--step-pairs 7: less than two for each of the 4 minibatches"),
+    ("trust_region", f"ppo --heldout-pairs {10**20}", "must lie between 1 and 1,000,000,000"),
+]
+REPLAY_EVALUATE_REWARDS = [
+    ("replay", "ppo --from 2 --to 2", "--from 2 --to 2: there is no update between them"),
+    ("replay", "ppo --from 2 --to 1", "--from 2 --to 1: there is no update between them"),
+    ("replay", "ppo --from 2 --to 4", "--to 4: training has reached iteration 3"),
+    ("replay", "ppo --from -1 --to 2", "--from -1: no checkpoint at or before it; there are 0 1 2 3"),
+    ("replay", "ppo --from 0 --to 2 --episodes 1", "--episodes 1: must lie between 2 and"),
+    ("replay", "ppo raw --from 0 --to 2", "name one run"),
+    ("replay", "none --from 0 --to 2", "no such run"),
+    ("replay", f"ppo --from 0 --to 2 --script {ROOT}/algos/ppo_m.py", "does not fit"),
+    ("evaluate", "ppo --episodes 0", "--episodes 0: must lie between 1 and"),
+    ("evaluate", "ppo --checkpoints 7", "no checkpoint 7; there are 0 1 2 3"),
+    ("evaluate", "ppo --video file/x.gif", "--video file/x.gif: must be a .gif file in a folder that exists"),
+    ("evaluate", "ppo --video x.mp4", "--video x.mp4: must be a .gif file in a folder that exists"),
+    ("rewards", "", "name one run folder or more"),
+    ("rewards", "none", "no such run"),
+    ("rewards", "empty", "not a run"),
+    ("rewards", "void", "config.json is damaged"),
+    ("rewards", "--folders none", "cannot read none: No such file"),
+    ("rewards", "ppo copy --out .", "ppo and copy are the same run, twice"),
+    ("rewards", "ppo raw", "several runs: name the folder for their figures with --out"),
+    ("rewards", "ppo --out file/x", "cannot write to file/x: "),
+    ("rewards", "ppo raw --out . --labels PPO", "write LABEL=ALGO"),
+    ("rewards", "ppo raw --out . --labels PPO=ppo", "PPO is ambiguous: ppo and raw differ in"),
+]
+
+
+@pytest.fixture
+def odd(known, tmp_path, monkeypatch):
+    """A working directory with runs and scripts that something is wrong with."""
+    monkeypatch.chdir(tmp_path)
+    source = (ROOT / "algos" / "ppo.py").read_text()
+    for name in ("ppo", "raw", "chain"):
+        shutil.copytree(known / name, name)
+    for name in ("bare", "torn", "nowhere", "copy"):
+        shutil.copytree("ppo", name)
+    for path in checkpoints(tmp_path / "bare"):
+        path.rename(path.with_name("iter_best.pt"))
+    checkpoints(tmp_path / "torn")[1].write_bytes(b"torn")
+    for path in (tmp_path / "nowhere" / "config.json", *checkpoints(tmp_path / "nowhere")):
+        config = json.loads(path.read_text()) if path.suffix == ".json" else torch.load(path, weights_only=True)
+        config["args"]["env_id"] = "Nowhere-v0"
+        path.write_text(json.dumps(config)) if path.suffix == ".json" else torch.save(config, path)
+    foreign = json.dumps(dict(algo="../broken", script="", args=dict(env_id="x")))
+    for folder, config in (("cut", "{"), ("void", "{}"), ("foreign", foreign)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "config.json").write_text(config)
+    (tmp_path / "lacking.py").write_text(source.replace("def policy_loss(", "def policy_losses("))
+    (tmp_path / "broken.py").write_text("import nothing_of_that_name\n")
+    (tmp_path / "exit.py").write_text("raise SystemExit(3)\n")
+    (tmp_path / "thawed.py").write_text(source + NO_PUSH)
+    (tmp_path / "file").touch()
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "unreadable").mkdir()
+    (tmp_path / "unreadable" / "config.json").symlink_to("/proc/self/mem")
+    (tmp_path / "link").symlink_to("ppo")
+    return tmp_path
+
+
+def test_sentences(odd, capsys):
+    times = lambda: {
+        path: path.lstat().st_mtime_ns for path in odd.rglob("*") if path.is_file() and path.name[0] != "."
+    }
+    before = times()
+    for name, flags, sentence in [*SENTENCES, *REPLAY_EVALUATE_REWARDS]:
+        capsys.readouterr()
+        with patch("sys.argv", [f"{name}.py"]), pytest.raises(SystemExit) as ended:
+            load(name).main(flags.split())
+        message = capsys.readouterr().err.splitlines()[-1]
+        assert ended.value.code == 2 and sentence in message and message.startswith(f"{name}.py: "), (name, flags)
+    assert times() == before

@@ -4,6 +4,7 @@ import dataclasses
 import inspect
 import itertools
 import json
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -15,26 +16,31 @@ import pytest
 import torch
 from conftest import ALGOS, ROOT, load, settings_of
 
-conformance, ppo_family = load("conformance"), load("ppo_family")
-FUNCTIONS = list(ppo_family.DETAILS)
-USUAL = {name: next(ppo_family.members(name)) for name in FUNCTIONS}
+ROOM = ROOT / "diagnostics" / "conformance"
+sys.path.append(str(ROOM))
+
+import comparison
+import family
+
+FUNCTIONS = list(family.DETAILS)
+USUAL = {name: next(family.members(name)) for name in FUNCTIONS}
 
 
 def found(adapter, name):
-    return conformance.search(name, conformance.answers(adapter, name))
+    return comparison.search(name, comparison.answers(adapter, name))
 
 
 def way(adapter, name):
     """What the function does otherwise than ppo.py, by detail; it must be in the family."""
     entry = found(adapter, name)
-    assert entry["verdict"] != "none", conformance.describe(entry)
+    assert entry["verdict"] != "none", comparison.describe(entry)
     return {detail: option for detail, option in entry["way"].items() if option != USUAL[name][detail]}
 
 
 def member(name, **odd):
     """A member as an adapter's function, in numpy."""
-    formula, way = getattr(ppo_family, name), USUAL[name] | odd
-    signature = conformance.SIGNATURES[name]
+    formula, way = getattr(family, name), USUAL[name] | odd
+    signature = comparison.SIGNATURES[name]
 
     def function(**x):
         numbers = formula(x, way)
@@ -47,24 +53,24 @@ def member(name, **odd):
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_every_member_is_told_from_every_other(name):
-    numbers = np.array([np.concatenate([x.ravel() for x in parts.values()]) for _, parts in ppo_family.family(name)])
+    numbers = np.array([np.concatenate([x.ravel() for x in parts.values()]) for _, parts in family.family(name)])
     nearest = min(
         (abs(x - others) / (1 + abs(others))).max(axis=1).min()
         for i, x in enumerate(numbers[1:], start=1)
         for others in [numbers[:i]]
     )
-    assert len(numbers) > 20 and nearest > 100 * conformance.TOLERANCE
+    assert len(numbers) > 20 and nearest > 100 * comparison.TOLERANCE
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_every_option_is_found(name):
     """By its own numbers, with the rounding of float32."""
     options = set()
-    for expected, numbers in ppo_family.family(name):
+    for expected, numbers in family.family(name):
         rounded = {part: x.astype(np.float32).astype(float) for part, x in numbers.items()}
-        assert conformance.search(name, rounded)["way"] == expected
+        assert comparison.search(name, rounded)["way"] == expected
         options |= set(expected.items())
-        if options >= (every := {(detail, x) for detail, xs in ppo_family.DETAILS[name].items() for x in xs}):
+        if options >= (every := {(detail, x) for detail, xs in family.DETAILS[name].items() for x in xs}):
             return
     raise AssertionError(every - options)
 
@@ -184,7 +190,7 @@ def mutant(name, change, **odd):
     """A member whose inputs or answer are changed."""
     function = member(name, **odd)
     wrapped = lambda **x: change(function, x)  # noqa: E731
-    wrapped.__signature__ = conformance.SIGNATURES[name]
+    wrapped.__signature__ = comparison.SIGNATURES[name]
     return SimpleNamespace(**{name: wrapped})
 
 
@@ -192,7 +198,7 @@ def test_a_sign_is_a_factor():
     entry = found(mutant("policy_loss", lambda f, x: -f(**x), surrogate="unclipped"), "policy_loss")
     assert entry["verdict"] == "none" and entry["way"] == USUAL["policy_loss"] | dict(surrogate="unclipped")
     assert entry["factors"] == dict(loss=pytest.approx(-1))
-    assert "everywhere by the factor -1" in " ".join(conformance.describe(entry))
+    assert "everywhere by the factor -1" in " ".join(comparison.describe(entry))
 
 
 def test_advantages_of_another_scale():
@@ -212,7 +218,7 @@ def test_next_values_off_by_one_at_time_limits():
     entry = found(mutant("advantages", change, targets="one step"), "advantages")
     assert entry["verdict"] == "none" and entry["factors"] == {} and entry["error"] > 0.01
     assert entry["way"] == USUAL["advantages"] | {"targets": "one step", "time limit": entry["way"]["time limit"]}
-    limits = [row for row in ppo_family.rows_of("advantages")["targets"] if "time limit" in row]
+    limits = [row for row in family.rows_of("advantages")["targets"] if "time limit" in row]
     assert len(limits) == 4 and sorted(entry["off"]["targets"]) == sorted(limits)
     assert {*limits} < {*entry["off"]["advantages"]} and "environment 0" not in str(entry["off"])
 
@@ -253,8 +259,8 @@ def test_a_gradient_that_is_stopped():
 
     adapter = SimpleNamespace(TENSORS=True, policy_loss=policy_loss)
     assert found(adapter, "policy_loss")["verdict"] == "none"
-    numbers, (_, usual) = conformance.answers(adapter, "policy_loss"), ppo_family.family("policy_loss")[0]
-    errors = conformance.errors_of(numbers, usual)["loss"]
+    numbers, (_, usual) = comparison.answers(adapter, "policy_loss"), family.family("policy_loss")[0]
+    errors = comparison.errors_of(numbers, usual)["loss"]
     assert errors[0] < 1e-9 and 0 < np.count_nonzero(errors > 1e-9) <= 16
     source = inspect.getsource(policy_loss).replace(".detach()", "")
     scope = dict(torch=torch)
@@ -288,7 +294,7 @@ KNOWN = {
 
 @pytest.mark.parametrize("library", KNOWN)
 def test_libraries(library):
-    adapter = conformance.load_adapter(library)
+    adapter = comparison.load_adapter(library)
     assert {name: way(adapter, name) for name in FUNCTIONS} == KNOWN[library]
 
 
@@ -299,7 +305,7 @@ def test_the_page_has_what_is_measured():
     for library, expected in KNOWN.items():
         ways = {name: found["way"] for name, found in entries[library]["functions"].items()}
         assert ways == {name: USUAL[name] | odd for name, odd in expected.items()}
-    assert all(conformance.understood(entry) for entry in entries.values())
+    assert all(comparison.understood(entry) for entry in entries.values())
     ways = {library: entry["functions"]["advantages"]["way"]["time limit"] for library, entry in entries.items()}
     bootstrapped = {library for library, way in ways.items() if way == "bootstrapped"}
     assert len(ways) == 6 and bootstrapped == {"stable-baselines3", "tianshou", "torchrl"}
@@ -329,7 +335,7 @@ def scale_rewards(rewards, ends, gamma):
 
 def test_a_run(runs, capsys):
     (runs / "my_ppo.py").write_text(FILLED)
-    conformance.main(["my_ppo.py", "--out", "here"])
+    comparison.main(["my_ppo.py", "--out", "here"])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "mine" and lines[1].split() == ["advantages", "as", "ppo.py"]
     assert "value_loss     the value loss is not clipped (our --no-value-clip)" in lines[2]
@@ -340,26 +346,25 @@ def test_a_run(runs, capsys):
     assert (runs / "here/conformance.png").read_bytes()[:4] == b"\x89PNG"
 
 
-def test_numpy_is_enough(runs):
-    """Nothing else is imported unless an adapter or the picture needs it."""
+def test_numpy_and_the_folder_are_enough(runs):
+    """A copy of the folder runs anywhere, and imports nothing else unless an adapter or the picture needs it."""
+    shutil.copytree(ROOM, runs / "copy")
     (runs / "my_ppo.py").write_text(FILLED)
-    folder, without = str(ROOT / "diagnostics"), ["torch", "matplotlib", "tyro", "gymnasium"]
     code = f"""if True:
         import runpy, sys
-        sys.modules |= dict.fromkeys({without})
-        sys.path.insert(0, {folder!r})
-        sys.argv = ["conformance.py", "my_ppo.py"]
-        runpy.run_path({folder + "/conformance.py"!r}, run_name="__main__")
+        sys.modules |= dict.fromkeys({["torch", "matplotlib", "tyro", "gymnasium", "measuring"]})
+        sys.argv = ["copy", "my_ppo.py"]
+        runpy.run_path("copy", run_name="__main__")
     """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert result.stderr == "conformance.py: no picture, because matplotlib is not installed\n"
+    assert result.stderr == "conformance: no picture, because matplotlib is not installed\n"
     assert result.returncode == 0
-    assert [path.name for path in (runs / "conformance").iterdir()] == ["conformance.json"]
+    assert [path.name for path in (runs / "results/conformance").iterdir()] == ["conformance.json"]
 
 
 def refused(words, capsys):
     with pytest.raises(SystemExit) as ended:
-        conformance.main([*words, "--out", "nothing"])
+        comparison.main([*words, "--out", "nothing"])
     assert ended.value.code == 2
     return capsys.readouterr().err.splitlines()
 
@@ -387,12 +392,12 @@ BAD = {
 def test_bad_adapters(text, runs, capsys):
     (runs / "bad.py").write_text(text)
     [line] = refused(["bad.py"], capsys)
-    assert line.startswith("conformance.py: bad.py: ") and BAD[text] in line
+    assert line.startswith("conformance: bad.py: ") and BAD[text] in line
     assert [path.name for path in runs.iterdir() if path.name != "__pycache__"] == ["bad.py"]
 
 
 def test_every_bad_function_has_a_line(runs, capsys):
-    conformance.main(["--template"])
+    comparison.main(["--template"])
     (runs / "empty.py").write_text(capsys.readouterr().out)  # as printed, its functions return nothing
     lines = refused(["empty.py", "nothing.py", "no-such-library"], capsys)
     assert [line.split(": ")[2].split(":")[0] for line in lines[:-2]] == FUNCTIONS[:-1]  # update may do nothing
@@ -400,5 +405,5 @@ def test_every_bad_function_has_a_line(runs, capsys):
     assert [line for line in refused([], capsys) if "give one or more adapters" in line]
     (runs / "nothing").mkdir()
     (runs / "nothing/conformance.json").write_text("[1]")
-    [line] = refused([str(ROOT / "diagnostics/adapters/cleanrl.py")], capsys)
+    [line] = refused([str(ROOM / "adapters/cleanrl.py")], capsys)
     assert "conformance.json is not this program's" in line

@@ -2,8 +2,8 @@
 
 import shutil
 
-import measuring.figures
 import measuring.intervals
+import measuring.plots
 import measuring.runs
 import measuring.sampling
 import numpy as np
@@ -13,7 +13,7 @@ from conftest import flat, load
 from environments import Bandit
 from matplotlib.figure import Figure
 from scipy import stats
-from test_diagnostics import cells, expected_reward, pairs_by_quadrature, sourced, with_values
+from test_diagnostics import expected_reward, pairs_by_quadrature, rows, sourced, with_values
 
 
 @pytest.fixture
@@ -29,9 +29,15 @@ def batch(chain):
     return script.estimate_advantages(args, state, script.rollout(args, state)[0])
 
 
+def sums_of(module, source, seed, num_steps, windows):
+    """The sums of segments and of their windows."""
+    found = module.segment_sums(source, seed, num_steps, windows, None)
+    return [(module.Sums(*whole), {K: module.Sums(*x) for K, x in of_segment.items()}) for whole, of_segment in found]
+
+
 def test_a_window_is_from_anywhere_in_its_segment(chain, batch):
     module, source, *_ = chain
-    found = module.segment_sums(source, (5,), 2, 64, [dict.fromkeys(range(400), 2)] * 2, None)
+    found = sums_of(module, source, (5,), 64, [dict.fromkeys(range(400), 2)] * 2)
     A = batch["advantages"].double().numpy().reshape(2, 64)
     for of_segment, (whole, windows) in zip(A, found):
         means = np.array([window.A[0] / window.pairs for window in windows.values()])
@@ -47,11 +53,11 @@ def test_short_estimates_expect_what_long_ones_do(chain):
     module, source, *_ = chain
     few, many, first = [], [], []
     for i in range(60):
-        for whole, windows in module.segment_sums(source, (6, i), 8, 64, [dict.fromkeys(range(8), 2)] * 8, None):
+        for whole, windows in sums_of(module, source, (6, i), 64, [dict.fromkeys(range(8), 2)] * 8):
             many.append(whole.weighted[0] / 64)
             few.append(np.mean([x.weighted[0] / 2 for x in windows.values()], axis=0))
     for i in range(60):
-        for whole, _ in module.segment_sums(source, (6, i), 8, 2, [{}] * 8, None):
+        for whole, _ in sums_of(module, source, (6, i), 2, [{}] * 8):
             first.append(whole.weighted[0] / 2)
     few, many, first = (np.array(x) for x in (few, many, first))
     error = np.sqrt(few.var(0) / len(few) + many.var(0) / len(many)) + 1e-9
@@ -60,11 +66,11 @@ def test_short_estimates_expect_what_long_ones_do(chain):
     assert (np.abs(first.mean(0) - many.mean(0)) / error).max() > 9
 
 
-def test_every_estimate_has_its_number_of_pairs(chain):
+def test_every_estimate_has_its_number_of_pairs(chain, monkeypatch):
     module, source, *_ = chain
-    args = module.Args(runs=(), repeats=3, true_pairs=500)
-    pairs = [2, 20, 64, 100, 128, 200]
-    found = module.sample_sums(args, source, lambda tasks: map(measuring.sampling.run_task, tasks), pairs, None)
+    pairs, found, add_up = [2, 20, 64, 100, 128, 200], [], module.add_up
+    monkeypatch.setattr(module, "add_up", lambda *x: found.append(add_up(*x)) or found[-1])
+    numbers = module.measure(source, 0, pairs, 64, 3, 500)
     assert len(found) == 3
     for sums, total in found:
         assert {K: x.pairs for K, x in sums.items()} == {K: K for K in pairs}
@@ -73,7 +79,9 @@ def test_every_estimate_has_its_number_of_pairs(chain):
         assert inside.pairs == 64 and outside.pairs == 128
         window = (sums[100] - sums[64]).A_sq
         assert 0 < window < inside.A_sq  # of the second segment, a part
-    assert module.segments_needed(args, [700], 64) == 11  # by the longest estimate
+    assert numbers["true_pairs_used"] == 512
+    module.measure(source, 0, [700], 64, 2, 64)
+    assert [total.pairs for _, total in found[3:]] == [11 * 64] * 2  # by the longest estimate
 
 
 def test_noise_scale_and_convergence_match_the_exact_gradient_and_covariance(known, tmp_path, capsys):
@@ -82,7 +90,7 @@ def test_noise_scale_and_convergence_match_the_exact_gradient_and_covariance(kno
     K, repeats = 128, 100
     flags = f"--checkpoints 0 --pairs {K} 1280 --repeats {repeats} --true-pairs 64 --baselines --value-pairs 40000"
     module.main([str(tmp_path / "run"), "--out", str(tmp_path), *flags.split(), "--jobs", "1"])
-    [cell] = cells(tmp_path, "gradient")
+    [cell] = rows(tmp_path, "gradient")
     assert cell["pairs"] == [64, K, 1280] and cell["true_pairs_used"] == (repeats - 1) * 1280
     places, rewards, scores, weights = pairs_by_quadrature(Bandit, state)
     true = expected_reward(Bandit, state)(flat(state.policy)).detach().double().numpy()
@@ -245,7 +253,7 @@ def test_noise_scale_in_words():
 
 def test_picture_of_the_noise_scale(monkeypatch, tmp_path):
     module, figures = load("gradient"), []
-    monkeypatch.setattr(measuring.figures, "save_figure", lambda figure, path: figures.append(figure))
+    monkeypatch.setattr(measuring.plots, "save_figure", lambda figure, path: figures.append(figure))
     known = [cell_with(0, 1e-3, [8e-4, 1.2e-3]), cell_with(100, 1e-5, [-3e-5, 3e-5])]
     other = [cell_with(0, 3e-3, [2.8e-3, 3.2e-3]), cell_with(100, 2e-5, [1e-5, 3e-5])]
     style = dict(color="red", linestyle="-", label="ppo", marker="o")
@@ -285,15 +293,15 @@ def test_every_run_has_random_numbers_of_its_own_and_counts_once(known, tmp_path
     flags = "--checkpoints 0 --pairs 128 --repeats 3 --true-pairs 64 --jobs 1 --labels PPO=ppo".split()
     module.main([*folders, "--out", str(tmp_path / "all"), *flags])
     assert "PPO is one line for runs that differ in policy_lr" in capsys.readouterr().err
-    points = [cell["variance"][module.NETWORK] for cell in cells(tmp_path / "all", "gradient")]
+    points = [cell["variance"][module.NETWORK] for cell in rows(tmp_path / "all", "gradient")]
     assert points[0] != points[1] != points[2] != points[0]
     module.main([folders[1], "--out", str(tmp_path / "one"), *flags])
-    assert [x["variance"][module.NETWORK] for x in cells(tmp_path / "one", "gradient")] == [points[1]]
-    for cell in cells(tmp_path / "all", "gradient"):
+    assert [x["variance"][module.NETWORK] for x in rows(tmp_path / "one", "gradient")] == [points[1]]
+    for cell in rows(tmp_path / "all", "gradient"):
         assert_recomputed(cell, module.NETWORK)
     axis = Figure().subplots()
     same = [([64], [dict(mean=x, interval=None)]) for x in (1000, 1000, 1000, 1000, 100)]
-    measuring.figures.draw_setting(axis, same, dict(color="red", linestyle="-"))
+    measuring.plots.draw_setting(axis, same, dict(color="red", linestyle="-"))
     assert axis.lines[-1].get_ydata() == [820]
 
 
@@ -311,9 +319,9 @@ def test_a_label_over_batches_of_different_sizes_is_refused_before_anything_is_m
 def test_a_mean_is_over_the_iterations_that_all_runs_have(capsys):
     a, b = ([dict(iteration=i, run=name) for i in at] for name, at in (("a", (0, 10, 20)), ("b", (0, 20, 30))))
     style = dict(label="PPO")
-    [(_, runs)] = measuring.figures.by_setting([style, style], [a, b])
+    [(_, runs)] = measuring.plots.by_setting([style, style], [a, b])
     assert [[cell["iteration"] for cell in cells] for cells in runs] == [[0, 20], [0, 20]]
     assert "not all runs of PPO have iteration 10, 30" in capsys.readouterr().err
     with pytest.raises(SystemExit):
-        measuring.figures.by_setting([style, style], [a, [dict(iteration=5, run="c")]])
+        measuring.plots.by_setting([style, style], [a, [dict(iteration=5, run="c")]])
     assert "no checkpoint in common" in capsys.readouterr().err

@@ -1,12 +1,10 @@
 """Landscapes and evaluation: differences, common random numbers and curves that are known."""
 
-import json
-
-import measuring.figures
 import measuring.intervals
-import measuring.kept
+import measuring.plots
 import measuring.runs
 import measuring.sampling
+import measuring.table
 import numpy as np
 import pytest
 import torch
@@ -22,13 +20,13 @@ def sourced(folder, iteration=0):
 
 
 def cells(out, name):
-    return measuring.kept.read_cells(out / f"{name}.jsonl")
+    return measuring.table.read_rows(out / f"{name}.jsonl")
 
 
 def landscape(run, out, *flags):
     flags = "--checkpoints 0 --jobs 1 --step-pairs 64".split() + list(flags)
     load("landscape").main([str(run), "--out", str(out), *flags])
-    return cells(out, "landscape")
+    return [point for row in cells(out, "landscape") for point in row["points"]]
 
 
 def exact_reward(env, policy, parameters):
@@ -43,11 +41,8 @@ def test_change_by_a_step_is_the_exact_difference_and_closer_for_the_pairing(kno
     found = landscape(known / name, tmp_path, "--grid", "2", "--reward-pairs", "1500")
     [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("iteration")]
     source, policy, start = sourced(known / name)
-    experience, points = (
-        measuring.sampling.collect_group(source, (0, 0, 1, 64, 0), 1, 64),
-        [(0, 0), (1, 0), (0, 1)],
-    )
-    step, _ = load("landscape").take_step(source, (0, 0), experience, points)
+    points = [(0, 0), (1, 0), (0, 1)]
+    step, _ = load("landscape").take_step(source, (0, 0), 64, points)
     random = load("landscape").random_direction(source, measuring.sampling.generator(source, 0, 0, 0))
     with torch.no_grad():
         before = exact_reward(env, policy, start)
@@ -71,16 +66,6 @@ def test_change_by_a_step_is_the_exact_difference_and_closer_for_the_pairing(kno
     assert line.startswith(f"iteration 0, step from 64 pairs: surrogate {gain:+.3g}, reward {numbers} over ")
     text = f"episodes; pairing by seed narrows the interval to {by_step['pairing']:.2f} of its width"
     assert f"over {found[1]['episodes']:,} {text}" in line
-
-
-def test_paired_interval_by_hand():
-    before, after = np.array([0.0, 10.0, 20.0, 30.0]), np.array([1.0, 13.0, 21.0, 33.0])
-    change = measuring.intervals.paired_change(before, after)
-    half = 3.1824463 * (4 / 3) ** 0.5 / 2  # t of 3 degrees of freedom; differences 1 3 1 3
-    assert change["mean"] == 2 and change["interval"] == pytest.approx([2 - half, 2 + half])
-    variances = np.var(before, ddof=1) + np.var(after, ddof=1)
-    assert change["pairing"] == pytest.approx(half / (2.446912 * (variances / 4) ** 0.5))
-    assert measuring.intervals.paired_change(np.ones(3), np.ones(3))["pairing"] is None
 
 
 class Noting(measuring.sampling.OneEpisode):
@@ -149,12 +134,6 @@ def test_points_of_several_steps_share_what_is_not_on_the_step(known, tmp_path):
     assert few[0] == many[0] and few[3:] == many[3:]
     assert few[1:3] != many[1:3]
     assert len({cell["episodes"] for cell in found}) == 1
-    # A point measured later, alone, is compared with the same episodes.
-    path = tmp_path / "landscape.jsonl"
-    kept = [cell for cell in found if (cell["step"], cell["random"]) != (1, 0)]
-    path.write_text("".join(json.dumps(cell) + "\n" for cell in kept))
-    again = landscape(known / "raw", tmp_path, *"--grid 3 --step-pairs 64 200 --reward-pairs 200".split())
-    assert sorted(map(str, again)) == sorted(map(str, found))
 
 
 @pytest.mark.parametrize("grid", range(2, 12))
@@ -169,7 +148,7 @@ def test_the_picture_has_a_line_per_run_with_the_tested_intervals(known, tmp_pat
     flags = "--checkpoints 0 1 --jobs 1 --grid 3 --reward-pairs 100 --step-pairs 64 --labels PPO-M=ppo".split()
     load("landscape").main([str(known / "chain"), str(known / "chain2"), "--out", str(tmp_path), *flags])
     found = cells(tmp_path, "landscape")
-    assert sorted(figures) == ["landscape.pdf", "landscape.png"]
+    assert sorted(figures) == ["landscape.png"]
     axes = figures["landscape.png"].axes
     assert [axis.get_ylabel().split("\n")[0] for axis in axes] == ["iteration 0"] * 2 + ["iteration 1"] * 2
     assert axes[0].get_title() == "PPO-M\nfrom 64 pairs"
@@ -177,7 +156,8 @@ def test_the_picture_has_a_line_per_run_with_the_tested_intervals(known, tmp_pat
         panel, drawn = axes[2 * row], []
         for along, across in (("step", "random"), ("random", "step")):
             for k, run in enumerate(("chain", "chain2")):
-                cut = [x for x in found if (x["run"], x["iteration"], x[across]) == (run, iteration, 0)]
+                [row_of_run] = [x for x in found if (x["run"], x["iteration"]) == (run, iteration)]
+                cut = [x for x in row_of_run["points"] if x[across] == 0]
                 beside = load("landscape").BESIDE * (k - 0.5 + 0.5 * (along == "random"))
                 x = np.array([cell[along] for cell in cut]) + beside
                 bars = [[(at, end) for end in cell["change"]["interval"]] for at, cell in zip(x, cut)]
@@ -185,78 +165,4 @@ def test_the_picture_has_a_line_per_run_with_the_tested_intervals(known, tmp_pat
                 drawn.append([(at, cell["change"]["mean"]) for at, cell in zip(x, cut)])
         lines = [line for line in panel.lines if len(line.get_xdata()) == 3]
         np.testing.assert_allclose([line.get_xydata() for line in lines], drawn)
-        assert {line.get_color() for line in lines[:2]} == {measuring.figures.COLOURS["ppo_m"]}
-
-
-def test_evaluation_through_training(known, tmp_path, capsys):
-    module = load("evaluate")
-    flags = "--deterministic --checkpoints all --episodes 3 --jobs 1".split()
-    module.main([str(known / "chain"), str(known / "chain2"), "--out", str(tmp_path), *flags])
-    found = cells(tmp_path, "evaluate")
-    assert [cell["global_step"] for cell in found] == [64 * i for i in range(7)] * 2
-    exact = []
-    for cell in found:
-        _, policy, _ = sourced(known / cell["run"], cell["iteration"])
-        distances = (policy(torch.eye(4)).mean.detach().double().numpy() - Chain.TARGET) ** 2
-        exact.append(sum(Chain.rewards) - distances.sum())
-        assert cell["returns"]["all"] == pytest.approx([exact[-1]] * 3, abs=1e-4)
-    out = capsys.readouterr().out
-    assert "length 4 [4, 4] over 3 episodes (95 % t intervals)" in out
-    ends = measuring.intervals.t_interval(np.array([exact[6], exact[13]]))
-    assert (
-        f"[{measuring.intervals.short(ends[0])}, {measuring.intervals.short(ends[1])}] over 2 runs (95 % t interval)"
-        in out.splitlines()[-2]
-    )
-    assert out.splitlines()[-2].startswith("ppo, 384 steps: return ")
-    assert (tmp_path / "evaluate.md").read_text().splitlines()[2].startswith("| ppo | 384 | ")
-
-
-def test_table_has_the_steps_nearest_a_million_and_the_last(tmp_path, capsys):
-    module = load("evaluate")
-    points = {step: dict(mean=float(step), interval=None) for step in (0, 900_000, 999_424, 1_200_000, 7_995_392)}
-    curves = {
-        "ppo": dict(runs={1: {}, 2: {}}, points=points),
-        "a2c": dict(runs={1: {}}, points={5: points[0]}),
-        "b": dict(runs={}, points={}),
-    }
-    module.write_table(curves, 10, tmp_path / "x.md")
-    rows = (tmp_path / "x.md").read_text().splitlines()[2:]
-    assert rows[0] == "| ppo | 999,424 | 999,424 | 2 runs |" and rows[1] == "| ppo | 7,995,392 | 7,995,392 | 2 runs |"
-    assert rows[2:] == ["| a2c | 5 | 0 | 10 episodes of one run |"]
-
-
-def test_curves_are_means_over_runs_as_far_as_all_have_come(known, monkeypatch, tmp_path, capsys):
-    module = load("evaluate")
-    sources = [
-        measuring.runs.Source(ROOT, tmp_path / run, i) for run, i in (("a", 0), ("a", 1), ("a", 2), ("b", 0), ("b", 2))
-    ]
-    numbers = [1.0, 2.0, 3.0, 5.0, 9.0]
-    found = [
-        dict(global_step=10 * source.iteration, returns=dict(mean=x, interval=[x - 1, x + 1]))
-        for source, x in zip(sources, numbers)
-    ]
-    styles = [dict(label="ppo")] * 5
-    curve = module.curves(styles, sources, found, "returns")["ppo"]
-    assert {step: point["mean"] for step, point in curve["points"].items()} == {0: 3.0, 10: 4.5, 20: 6.0}
-    assert curve["points"][20]["interval"] == pytest.approx([6 - 12.7062 * 3, 6 + 12.7062 * 3], rel=1e-4)
-    alone = module.curves(styles[:3], sources[:3], found[:3], "returns")["ppo"]
-    assert alone["points"][10]["interval"] == [1, 3]
-    for cell, step in zip(found, (0, 1020, 2005, 0, 1990)):  # REINFORCE's steps are not the same
-        cell["global_step"] = step
-    curve = module.curves(styles, sources, found, "returns")["ppo"]
-    assert list(curve["points"]) == [0, 1020, 1990]
-    assert curve["points"][1020]["mean"] == pytest.approx((2 + 5 + 4 * 1020 / 1990) / 2)
-    assert curve["points"][1990]["mean"] == pytest.approx((3 - 15 / 985 + 9) / 2)
-    newest = [styles[2:4], [sources[2], sources[4]], [found[2], found[4]]]
-    points = module.curves(*newest, "returns")["ppo"]["points"]
-    assert list(points) == [2005] and points[2005]["mean"] == 6
-    apart = module.curves(styles[:2], [sources[0], sources[4]], [found[0], found[4]], "returns")
-    module.write_table(apart, 10, tmp_path / "x.md")
-    assert apart["ppo"]["points"] == {} and "no environment steps in common" in capsys.readouterr().out
-    drawn = []
-    monkeypatch.setattr(module, "draw_training", lambda *_: drawn.append("curves"))
-    monkeypatch.setattr(module, "draw_episodes", lambda *_: drawn.append("episodes"))
-    for chosen in ("0 1 2 3", "0 1 2 3 4"):
-        flags = ["--out", str(tmp_path), "--jobs", "1", "--episodes", "2", "--checkpoints", *chosen.split()]
-        module.main([str(known / "chain"), *flags])
-    assert drawn == ["episodes", "curves"]
+        assert {line.get_color() for line in lines[:2]} == {measuring.plots.COLOURS["ppo_m"]}

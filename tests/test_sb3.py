@@ -96,7 +96,7 @@ def test_episodes_are_those_of_the_agent(trained, name):
     """Played by this project's evaluation and by SB3's predict, from the same seeds, without noise."""
     module, args, _, model, env = imported(trained, name, 4)
     source = measuring.runs.Source(ROOT / "diagnostics" / "sb3.py", trained / f"run_{name}", 4)
-    parameters = load("evaluate").acting_parameters(source, True)
+    parameters = measuring.sampling.flat_parameters(load("evaluate").acting_policy(source, True)).numpy()
     played, single = measuring.sampling.play_seeds(source, (0,), 0, 5, parameters), gym.make(args.env_id)
     for i, (total, length) in enumerate(played):
         obs, _ = single.reset(seed=int(measuring.sampling.generator(source, 0, i).integers(2**31)))
@@ -113,7 +113,7 @@ def test_stochastic_episodes_have_the_mean_of_the_agents(trained):
     """Differing random numbers, so the means are compared: Welch's test passes in 999 of 1,000 cases."""
     module, args, _, model, env = imported(trained, "hopper", 4)
     source = measuring.runs.Source(ROOT / "diagnostics" / "sb3.py", trained / "run_hopper", 4)
-    played = measuring.sampling.play_seeds(source, (0,), 0, 40, load("evaluate").acting_parameters(source, False))
+    played = measuring.sampling.play_seeds(source, (0,), 0, 40)
     env.training, env.norm_reward = False, False
     theirs, _ = evaluate_policy(model, env, 40, deterministic=False, return_episode_rewards=True)
     assert ttest_ind([total for total, _ in played], theirs, equal_var=False).pvalue > 0.001
@@ -554,8 +554,7 @@ def test_clip_in_force_is_that_of_the_checkpoint(tmp_path, capsys):
     train(tmp_path / "agent.zip", clip_range=LinearSchedule(0.3, 0.1, 0.8))
     bring_in(capsys, tmp_path / "run", tmp_path / "agent.zip")
     source = measuring.runs.Source(ROOT / "diagnostics" / "sb3.py", tmp_path / "run", 2)
-    heldout = measuring.sampling.collect_group(source, (0,), 1, 32)
-    [numbers] = load("trust_region").measure_step(source, None, None, lambda: heldout)
+    numbers = load("trust_region").measure(source, 0, 32)
     assert numbers["max_ratio_allowed"] == 1.1  # the first was 1.3
 
 

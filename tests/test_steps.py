@@ -4,9 +4,9 @@ import shutil
 from itertools import product
 
 import measuring.intervals
-import measuring.kept
 import measuring.runs
 import measuring.sampling
+import measuring.table
 import numpy as np
 import pytest
 import torch
@@ -43,7 +43,7 @@ def test_step_is_taken_with_the_optimizer_and_the_learning_rate_of_the_checkpoin
         torch.save(checkpoint | {name: change(checkpoint[name]) for name, change in changes.items()}, path)
         source = measuring.runs.Source(ROOT / "algos" / "ppo.py", tmp_path / name, 3)
         start = measuring.sampling.flat_parameters(measuring.sampling.checkpoint_state(source)[2].policy)
-        return torch.from_numpy(load("steps").training_step(source, (0,), 1, 64)) - start
+        return torch.from_numpy(load("steps").take_update(source, (0,), 1, 64)[0]) - start
 
     as_it_is, again = step("a"), step("b")
     assert torch.equal(as_it_is, again)
@@ -54,11 +54,11 @@ def test_step_is_taken_with_the_optimizer_and_the_learning_rate_of_the_checkpoin
 
 def test_steps_from_the_same_batches_are_one_step(run, tmp_path, monkeypatch):
     module = load("steps")
-    step = module.training_step
+    step = module.take_update
     monkeypatch.setattr(module, "draw_steps", lambda *_: None)  # a KL of 0 has no logarithm
-    monkeypatch.setattr(module, "training_step", lambda source, seed, *size: step(source, seed[:-1], *size))
+    monkeypatch.setattr(module, "take_update", lambda source, seed, *size: step(source, seed[:-1], *size))
     module.main([str(run), "--out", str(tmp_path), "--jobs", "1", "--repeats", "3"])
-    for cell in measuring.kept.read_cells(tmp_path / "steps.jsonl"):
+    for cell in measuring.table.read_rows(tmp_path / "steps.jsonl"):
         assert cell["cosine"]["mean"] == pytest.approx(1) and cell["kl"]["mean"] == pytest.approx(0, abs=1e-6)
         assert min(cell["norms"]) == max(cell["norms"]) > 0
 
@@ -83,7 +83,7 @@ def test_changes_by_updates_are_those_of_the_formula(run, tmp_path, figures, cap
     flags = "--jobs 1 --checkpoints 3 --rewards 40 --step-pairs 64".split()
     module.main([str(copy), "--out", str(tmp_path), "--reward-pairs", str(reward_pairs), *flags])
     assert "ppo, fast, iteration 3: 40 updates from 64 pairs change the reward by" in capsys.readouterr().out
-    [cell] = measuring.kept.read_cells(tmp_path / "updates.jsonl")
+    [cell] = measuring.table.read_rows(tmp_path / "updates.jsonl")
     [axis] = figures["updates.png"].axes
     assert len(cell["changes"]) == 40 and axis.lines
 
@@ -95,8 +95,8 @@ def test_changes_by_updates_are_those_of_the_formula(run, tmp_path, figures, cap
         low, high = cell[name]["interval"]
         assert low <= x <= high, name
     assert [x["promised"] for x in cell["changes"]] == [promised for _, promised in updates]
-    assert "of them lower it" in module.describe(cell)
-    explained = module.describe(cell | dict(spread=dict(mean=0.0, interval=None)))  # by the episodes' noise
+    assert "of them lower it" in module.describe_updates(cell)
+    explained = module.describe_updates(cell | dict(spread=dict(mean=0.0, interval=None)))  # by the episodes' noise
     assert "how many lower it cannot be told" in explained and "%" not in explained
 
 
@@ -130,13 +130,13 @@ def test_steps_are_measured_where_there_are_some(run, tmp_path, capsys):
     for checkpoints, expected in (([], [0, 2, 3, 5]), (["all"], [0, 1, 2, 3, 4, 5]), (["2"], [2])):
         module.main(flags + (["--checkpoints", *checkpoints] if checkpoints else []))
         lines = [line for line in capsys.readouterr().out.splitlines() if "cosine" in line]
-        for cell, name in product(measuring.kept.read_cells(tmp_path / "steps.jsonl"), ("cosine", "kl")):
+        for cell, name in product(measuring.table.read_rows(tmp_path / "steps.jsonl"), ("cosine", "kl")):
             again = from_pairs(cell[name]["all"], 3)
             assert again == pytest.approx([cell[name]["mean"], *cell[name]["interval"]], rel=1e-4), name
         assert [int(line.split("iteration ")[1].split(":")[0]) for line in lines] == expected
     for wrong, message in (
         (["--checkpoints", "6"], "training ended there"),
-        (["--repeats", "1"], "--repeats 1: must be 2 or more, or"),
+        (["--repeats", "1"], "--repeats 1: must lie between 2 and"),
         (["--step-pairs", "64"], "--step-pairs: needs --rewards"),
     ):
         with pytest.raises(SystemExit) as ended:

@@ -1,13 +1,13 @@
 """What value.py and trust_region.py measure, on cases worked out by hand."""
 
 import gymnasium as gym
-import measuring.figures
 import measuring.intervals
-import measuring.kept
+import measuring.plots
+import measuring.table
 import numpy as np
 import pytest
 import torch
-from conftest import ALGOS, ROOT, flags_of, load, start
+from conftest import flags_of, load, start
 from environments import Chain, Clock
 from torch.distributions import Independent, Normal
 
@@ -69,49 +69,7 @@ def test_returns_as_released_stop_at_time_limits(bootstrap):
     goes_on = [100.0 * bootstrap] * 5 + [100.0] * 2  # a time limit taken for a terminal state has nothing after it
     added = [GAMMA**d * V for d, V in zip((5, 4, 3, 2, 1, 2, 1), goes_on)]
     assert targets["returns"].tolist() == pytest.approx(np.add(expected, added), abs=1e-4)
-    rows = measuring.yardsticks.wrong_targets(script, args, state, data)  # where a setting ends the sum is no fault
-    assert rows == dict(terminal=[0, 0 if bootstrap else 1], cut=[0, 2 if bootstrap else 1], other=[0, 5])
     assert load("value").steps_to_cut(data).tolist() == [*([5, 4, 3, 2, 1] if bootstrap else [0] * 5), 2, 1]
-
-
-ZEROED = '    next_values[torch.from_numpy(steps["terminations"])] = 0.0\n'
-DELTAS = "args.gamma * next_values.double().numpy() - old_values.double().numpy()"
-FAULTS = {  # by the kinds of rows that they are in
-    "terminal": (ZEROED, ""),
-    "cut": (ZEROED, '    next_values[torch.from_numpy(steps["ends"])] = 0.0\n'),
-    "cut, other": (ZEROED, "    next_values = next_values.roll(-1)\n" + ZEROED),  # V of the row after next
-    "terminal, cut, other": ("value_targets=advantages + old_values", "value_targets=advantages"),
-    "all": (f"+ {DELTAS}", f"- ({DELTAS})"),
-}
-
-
-@pytest.mark.parametrize("kinds", FAULTS)
-def test_value_targets_that_are_not_the_returns_are_named_by_their_rows(known, tmp_path, capsys, kinds):
-    """Each fault is planted into a copy of ppo.py that judges a healthy run."""
-    source = (ROOT / "algos" / "ppo.py").read_text()
-    assert source.count(FAULTS[kinds][0]) == 1
-    (tmp_path / "my_ppo.py").write_text(source.replace(*FAULTS[kinds]))
-    flags = [str(known / "ppo"), "--script", str(tmp_path / "my_ppo.py"), "--out", str(tmp_path)]
-    load("value").main([*flags, "--checkpoints", "1", "--jobs", "1", "--heldout-pairs", "300"])
-    told = "value targets at lambda 1 are not the discounted returns in "
-    assert len([line for line in capsys.readouterr().out.splitlines() if told in line]) == 1
-    [cell] = measuring.kept.read_cells(tmp_path / "value.jsonl")
-    terminal, cut, other = [rows for _, rows in cell["wrong_targets"].values()]
-    assert terminal > 20 and cut == 2 and terminal + cut + other == 300  # two segments
-    named = "terminal, cut, other" if kinds == "all" else kinds
-    assert ", ".join(name for name, (wrong, _) in cell["wrong_targets"].items() if wrong) == named
-    assert all(wrong in (0, rows) or name == "other" for name, (wrong, rows) in cell["wrong_targets"].items())
-    load("report").main([*flags, "--quick"])
-    page = " ".join(capsys.readouterr().out.split())
-    assert page.count("[bad] Its value targets at lambda 1 are not the discounted returns in ") == 1
-
-
-@pytest.mark.parametrize("algo", [x for x in ALGOS if x != "reinforce"] + ["sb3"])
-def test_value_targets_of_healthy_scripts_are_the_returns(algo):
-    """Each has terminal rows, cut ones and others. SB3's are those of sb3.py."""
-    script, args, state = start(algo, env_id="Hopper-v5", num_envs=2)
-    rows = measuring.yardsticks.wrong_targets(script, args, state, script.rollout(args, state)[0])
-    assert [wrong for wrong, _ in rows.values()] == [0, 0, 0] and all(of > 0 for _, of in rows.values())
 
 
 def untrained(env_id, folder):
@@ -138,7 +96,7 @@ def test_exact_values_of_a_constant_reward_miss_the_returns_as_released(tmp_path
     checkpoint["args"]["value_lr"] = 1e-12
     torch.save(checkpoint, path)
     load("value").main([str(path.parent.parent), "--checkpoints", "0", "--jobs", "1", "--heldout-pairs", "128"])
-    [cell] = measuring.kept.read_cells(path.parent.parent / "figures" / "value.jsonl")
+    [cell] = measuring.table.read_rows(path.parent.parent / "figures" / "value.jsonl")
 
     def missed(d):  # V = 1 / (1 - gamma) against the sum of d rewards of 1
         return GAMMA**d / (1 - GAMMA**d)
@@ -164,14 +122,14 @@ def test_errors_by_distance_are_those_of_checkpoints_after_the_first(known, tmp_
     flags = "--checkpoints 0 1 --jobs 1 --heldout-pairs 300".split()
     module.main([str(known / "chain"), "--out", str(tmp_path), *flags])
     cells, style = (
-        measuring.kept.read_cells(tmp_path / "value.jsonl"),
-        measuring.figures.line_styles({"ppo": "ppo"})["ppo"],
+        measuring.table.read_rows(tmp_path / "value.jsonl"),
+        measuring.plots.line_styles({"ppo": "ppo"})["ppo"],
     )
     for factor in (1, 1000):
         for x in (x for name in module.TARGETS for x in module.heldout_bins(cells[0], name)):
             x["mean"] = factor * x["mean"]
         for shown in (cells, cells[:1]):
-            module.draw_errors([style], [shown], tmp_path / "value")
+            module.draw_errors([style], [shown], tmp_path / "value.png")
             drawn.append(str([list(line.get_ydata()) for line in figures["value.png"].axes[9].lines]))
     assert drawn[0] == drawn[2] and drawn[1] != drawn[3]  # where there is no other checkpoint, the first one is drawn
 
@@ -223,18 +181,22 @@ def test_largest_ratio_and_kl_are_averaged_over_parts_of_the_batch_size():
     module, (policy, batch) = load("trust_region"), pairs_moved(shifts, actions)
     kls = np.square(shifts) / 2
     ratios = np.exp(np.multiply(actions, shifts) - kls)
-    halves = module.step_size(policy, batch, 3)  # the seventh pair, the most extreme, is a rest
+    halves = module.step_size(policy, None, batch, 3)  # the seventh pair, the most extreme, is a rest
     assert (halves["parts"], halves["pairs"]) == (2, 7)
     assert halves["max_kl"] == pytest.approx((kls[1] + kls[3]) / 2)
     assert halves["max_ratio"] == pytest.approx((ratios[0] + ratios[4]) / 2)
     assert halves["mean_kl"] == pytest.approx(kls[:6].mean())
+    assert halves["policy_churn"] == pytest.approx(np.mean(shifts[:6])) and "value_churn" not in halves
     assert halves["max_kl_interval"] == pytest.approx(measuring.intervals.t_interval(kls[[1, 3]]))
     for name in ("max_ratio", "mean_kl", "max_kl"):
         of_parts = np.array(halves[f"{name}_parts"])
         assert of_parts.mean() == pytest.approx(halves[name], rel=1e-4)
         assert measuring.intervals.t_interval(of_parts) == pytest.approx(halves[f"{name}_interval"], rel=1e-4)
+    values = dict(old_values=torch.tensor([0.0, 2, 4, 6, 8, 10, 12]))  # of standard deviation 4.320
+    moved = module.step_size(policy, lambda obs: values["old_values"] - 0.5, batch | values, 7)
+    assert moved["value_churn"] == pytest.approx(0.5 / 4.320494)
     for part in (7, 8, 100):  # one part, smaller than the training batch perhaps
-        whole = module.step_size(policy, batch, part)
+        whole = module.step_size(policy, None, batch, part)
         assert (whole["parts"], whole["max_kl_interval"]) == (1, None)
         assert [whole["max_kl"], whole["max_ratio"]] == pytest.approx([kls[6], ratios[6]])
 
@@ -249,25 +211,8 @@ def test_mean_reward_says_of_how_many_episodes():
     assert three["mean_reward_interval"] == pytest.approx([3 - half, 3 + half], rel=1e-6)
 
 
-def test_limits_are_drawn_once_and_say_whose_they_are():
-    def setting(label, *bounds):
-        cells = [dict(iteration=i, mean_kl_allowed=y, max_ratio_allowed=1.2) for i, y in enumerate(bounds)]
-        return dict(label=label, color=label), [cells]
-
-    find, settings = (
-        load("trust_region").find_limits,
-        [setting("A", 0.1, 0.1), setting("B", 0.1), setting("C", 0.1, 0.05)],
-    )
-    same, scheduled = find(settings, "mean_kl")
-    assert (same["text"], same["points"], same["colour"]) == ("A's and B's bound, 0.1 nats", [(0, 0.1), (1, 0.1)], "A")
-    assert scheduled["text"] == "C's bound, 0.1 to 0.05 nats"
-    [ratio] = find(settings, "max_ratio")
-    assert (ratio["text"], ratio["colour"]) == ("1 + eps = 1.2", "black")
-    assert find(settings, "max_kl") == []
-
-
 def test_settings_can_be_told_apart_without_colours():
-    looks = measuring.figures.line_styles({algo: algo for algo in measuring.figures.COLOURS})
-    looks = [measuring.figures.tell_apart(look) for look in looks.values()]
+    looks = measuring.plots.line_styles({algo: algo for algo in measuring.plots.COLOURS})
+    looks = [measuring.plots.tell_apart(look) for look in looks.values()]
     assert len({(look["marker"], look["fillstyle"], look["linestyle"]) for look in looks}) == len(looks)
     assert ":" not in {look["linestyle"] for look in looks}  # dotted is what is not measured

@@ -4,13 +4,11 @@ interval, it is None."""
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 from scipy import stats
-
-VERSION = 1  # raised whenever an interval changes
 
 DRAWS = 10_000  # resamples of a bootstrap
 RAW = 6000  # values that are kept beside an interval at most; 100 steps have 4,950 pairs
@@ -36,18 +34,22 @@ def mean_of(x: Any) -> dict[str, Any]:
     return dict(mean=float(np.mean(x)), interval=t_interval(x))
 
 
+def weighted_sum(samples: list[np.ndarray], weights: Iterable[float]) -> tuple[float, float, float]:
+    """Returns the sum of the weighted means of independent samples [n], [m], ..., its standard error, and its degrees
+    of freedom by Satterthwaite. For two samples with the weights 1 and -1 these are Welch's."""
+    parts = [w**2 * np.var(x, ddof=1) / len(x) for w, x in zip(weights, samples)]
+    spread = sum(part**2 / (len(x) - 1) for part, x in zip(parts, samples))
+    mean = float(sum(w * np.mean(x) for w, x in zip(weights, samples)))
+    return mean, float(sum(parts) ** 0.5), float(sum(parts) ** 2 / spread) if spread else 1.0
+
+
 def contrast(samples: list[np.ndarray], weights: list[float], looks: int = 1) -> dict[str, Any]:
-    """Returns the sum of the weighted means of independent samples [n], [m], ..., and its t interval with
-    Satterthwaite's degrees of freedom. For two samples that is Welch's interval."""
-    value, ends = float(sum(w * np.mean(x) for w, x in zip(weights, samples))), None
-    if min(map(len, samples)) > 1:
-        parts = np.array([w**2 * np.var(x, ddof=1) / len(x) for w, x in zip(weights, samples)])
-        ends = [value, value]
-        if parts.any():
-            freedom = parts.sum() ** 2 / sum(part**2 / (len(x) - 1) for part, x in zip(parts, samples))
-            half = stats.t.ppf(1 - 0.025 / looks, freedom) * parts.sum() ** 0.5
-            ends = [float(value - half), float(value + half)]
-    return dict(mean=value, interval=ends)
+    """Returns the sum of the weighted means of independent samples, and its t interval."""
+    if min(map(len, samples)) < 2:
+        return dict(mean=float(sum(w * np.mean(x) for w, x in zip(weights, samples))), interval=None)
+    mean, error, freedom = weighted_sum(samples, weights)
+    half = float(stats.t.ppf(1 - 0.025 / looks, freedom)) * error
+    return dict(mean=mean, interval=[mean - half, mean + half])
 
 
 def difference(x: np.ndarray, y: np.ndarray, looks: int = 1) -> dict[str, Any]:

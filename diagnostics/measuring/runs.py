@@ -2,6 +2,7 @@
 every diagnostic. It does not import torch, because that takes seconds."""
 
 import ast
+import atexit
 import contextlib
 import csv
 import errno
@@ -15,10 +16,10 @@ import sys
 import tempfile
 import typing
 from collections.abc import Callable, Iterator
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any, NamedTuple, NoReturn
+from typing import Annotated, Any, Literal, NamedTuple, NoReturn
 
 import tyro
 from filelock import FileLock, Timeout
@@ -28,28 +29,21 @@ ALGOS = Path(__file__).parent.parent.parent / "algos"
 CONTRACT = dict(
     Args=""": a dataclass of all arguments, with env_id, seed, total_timesteps, num_envs, num_steps and compile, gamma
         and gae_lambda if there is a value network, and clip_eps or max_kl if one of them limits the steps""",
-    State="""(args): all that training changes, as iteration 0 finds it: workers, rng (a NumPy generator), policy, value
-        if there is one, iteration, global_step. There are num_envs workers, with env and obs, which is None where a new
-        episode is due. Where iterations can end before episodes do, they also have the actions of the unfinished one.
-        Running statistics have mean, std and a method push, and nothing but push changes them. All of a state but the
-        workers can be copied. policy(obs) is an Independent(Normal), and value(obs) is [B]. A parameter log_std of the
-        policy, where it has one, is the logarithm of the standard deviations [action]""",
+    State="""(args): all that training changes, as iteration 0 finds it: num_envs workers (env; obs, which is None where
+        an episode is due; actions of the unfinished episode), rng, policy, value if there is one, iteration and
+        global_step. Only `push` changes running statistics (mean, std). All but the workers can be copied. policy(obs)
+        is an Independent(Normal), value(obs) is [B], and policy.log_std is ln of the standard deviations""",
     load_checkpoint="(path): a dictionary with args, global_step, and the policy's state_dict as policy",
-    restore="""(state, checkpoint): puts a state where it was, with the unfinished episodes that are the checkpoint's
-        workers; where it has no workers, new episodes are due""",
-    rollout="""(args, state): a dictionary of arrays, worker after worker, and a list. The arrays are obs, actions,
-        rewards, ends (the next row is of another episode or worker) and, if there is a value network, next_obs (the
-        observations that followed) and terminations (nothing follows). The list has the (return, length) of each
-        episode that ended. New workers may take the place of state.workers, but each keeps its env""",
-    estimate_advantages="""(args, state, steps), where steps are a rollout's arrays: tensors obs, actions, advantages,
-        old_means, old_stds, old_log_probs and, if there is a value network, value_targets and old_values""",
-    policy_loss="(args, pi, batch), where pi is policy(obs) of the batch: the scalar that the policy step minimizes",
-    update="(args, state, batch): changes the state by one iteration's update, and returns its statistics",
-)
-OPTIONAL = dict(
-    value_loss="""(args, values, batch), if there is a value network, where values are value(obs) of the batch: the
-        scalar that its step minimizes""",
-    BadInput=": an exception about what the user can mend, of which the text is printed as one line",
+    restore="(state, checkpoint): puts a state where it was; where the checkpoint has no workers, episodes are due",
+    rollout="""(args, state): a dictionary of arrays, worker after worker, and the (return, length) of each episode that
+        ended. The arrays are obs, actions, rewards, ends (the next row is of another episode or worker) and, with a
+        value network, next_obs (the observations that followed) and terminations (nothing follows)""",
+    estimate_advantages="""(args, state, steps), with a rollout's arrays: tensors obs, actions, advantages, old_means,
+        old_stds, old_log_probs and, with a value network, value_targets and old_values""",
+    policy_loss="""(args, pi, batch), where pi is policy(obs) of the batch: the scalar that the policy step minimizes.
+        value_loss(args, values, batch), with a value network, is that of its step""",
+    update="""(args, state, batch): changes the state by one iteration's update, and returns its statistics. Where the
+        script has an exception BadInput, its text is printed as one line""",
 )
 NEEDED = "(required)"  # tyro says "(default: )", because it would take an empty list
 NOT_OF_THE_RUN = "runs_dir run_name overwrite compile".split()  # two copies of a run may differ in these
@@ -84,7 +78,10 @@ def run_program(main: Callable[[], None]) -> None:
     try:
         main()
     except KeyboardInterrupt:
-        stop("interrupted; the same command resumes from what is kept", 130)
+        with contextlib.suppress(SystemExit):
+            stop("interrupted; the same command resumes from what is kept", 130)
+        atexit._run_exitfuncs()  # removes temporary files and semaphores
+        os._exit(130)  # at once; a normal exit would wait for the threads that are measuring a row
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
@@ -99,18 +96,6 @@ def count_cores() -> int:
 # Options -------------------------------------------------------------------------------------------------------------
 
 
-class AtLeast(NamedTuple):
-    """Gives the smallest and the largest value of an option, beside its type. Without it, they are those of AtLeast(1).
-    The largest is far beyond use, but the list of its tasks still fits into memory."""
-
-    least: int
-    why: str = ""
-    most: int = 10**9
-
-
-COUNT = 10**6  # the most that an option may be which counts repeats or episodes, each of them many steps
-
-
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """The options of every diagnostic that samples."""
@@ -121,14 +106,14 @@ class Options:
     """algorithm script; default: the one in algos/ that the run names"""
     out: Path | None = None
     """folder for figures and numbers; default: figures/ inside the run's folder"""
+    format: Literal["png", "pdf", "svg"] = "png"
+    """format of the figures"""
     jobs: int = count_cores()
     """number of worker processes; the results do not depend on it"""
-    seed: Annotated[int, AtLeast(0, most=2**64 - 1)] = 0
+    seed: int = 0
     """seed of everything that is sampled here"""
     overwrite: bool = False
     """measure again what an earlier call has measured"""
-    json: Path | None = None
-    """also write the numbers of this call, each with its label, into this .json file, beside those of other calls"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,33 +124,18 @@ class LabelledOptions(Options):
     """labels of your own, each "LABEL=ALGO FLAG ...", for runs with these flags, spelled as in names of run folders"""
 
 
-def read_options(kind: type, argv: list[str] | None, text: str) -> Any:
-    """Reads the command line. --help shows the text, and what a script must define."""
-    parts = [text, "A script of your own (--script) must define, as algos/ppo.py does:\n"]
-    parts += [f"    {name}{' '.join(use.split())}" for name, use in CONTRACT.items()]
-    parts += ["", "It may also define:\n", *(f"    {name}{' '.join(use.split())}" for name, use in OPTIONAL.items())]
-    args = tyro.cli(kind, args=argv, description="\n".join(parts))
-    check_options(args)
+def read_options(kind: type, argv: list[str] | None, text: str, **least: int) -> Any:
+    """Reads the command line. --help shows the text, and what a script must define. Stops at integers below the least
+    of their option, which is 1 unless the diagnostic names another, and at those that are far beyond use."""
+    contract = [f"    {name}{' '.join(use.split())}" for name, use in CONTRACT.items()]
+    text = "\n".join([text, "A script of your own (--script) must define, as algos/ppo.py does:\n", *contract])
+    args = tyro.cli(kind, args=argv, description=text)
+    for name, value in vars(args).items():
+        low, high = (dict(seed=0, checkpoints=0) | least).get(name, 1), 2**64 if name == "seed" else 10**9
+        for x in value if isinstance(value, tuple) else (value,):
+            if type(x) is int and not low <= x <= high:
+                stop(f"--{name.replace('_', '-')} {x}: must lie between {low} and {high:,}")
     return args
-
-
-def check_options(args: Any) -> None:
-    """Refuses what tyro lets through: integers that are too small or too large for their field, and an empty list of
-    numbers where the default is not empty."""
-    hints = typing.get_type_hints(type(args), include_extras=True)
-    for field in fields(args):
-        value, extras = getattr(args, field.name), getattr(hints[field.name], "__metadata__", ())
-        least, why, most = next((x for x in extras if isinstance(x, AtLeast)), AtLeast(1))
-        name = next((x.name for x in extras if getattr(x, "name", None)), field.name).replace("_", "-")
-        numbers = value if isinstance(value, tuple) else (value,)
-        option = f"--{name} {' '.join(map(str, numbers))}"
-        if not numbers and field.default not in ((), MISSING):
-            stop(f"{option}: give one or more")
-        for x in numbers:
-            if isinstance(x, int) and not isinstance(x, bool) and x < least:
-                stop(f"{option}: must be {least} or more{', ' * bool(why)}{why}")
-            if isinstance(x, int) and x > most:
-                stop(f"{option}: must be {most:,} or less")
 
 
 # Folders -------------------------------------------------------------------------------------------------------------
@@ -235,11 +205,9 @@ def read_progress(folder: Path) -> list[dict[str, str]]:
     try:
         rows = list(csv.DictReader(read_file(path).splitlines())) if path.is_file() else []
         rows = [row for row in rows if None not in row.values()]  # a half-written row has None in it
-        for row in rows:
-            for name, text in row.items():
-                (int if name in ("iteration", "global_step") else float)(text or "nan")
-            if not 0 <= int(row["iteration"]) < int(row["global_step"]):  # an iteration takes a step or more
-                raise ValueError(row)
+        numbers = [{name: float(text or "nan") for name, text in row.items()} for row in rows]
+        if not all(0 <= row["iteration"] < row["global_step"] for row in numbers):  # an iteration takes a step or more
+            raise ValueError(path)
     except (ValueError, TypeError, KeyError):
         stop(f"{path} is damaged")
     return rows
@@ -359,8 +327,7 @@ def in_use(folder: Path) -> bool:
 
 
 def output_folder(out: Path | None, folders: tuple[Path, ...]) -> Path:
-    """Returns --out, or figures/ inside the only run. Makes the folder where there is none yet, and stops where nothing
-    can be written."""
+    """Returns --out, or figures/ inside the only run, and makes the folder. Stops where nothing can be written."""
     if out is None and len(folders) > 1:
         stop("several runs: name the folder for their figures with --out")
     out = out or folders[0] / "figures"
@@ -373,17 +340,8 @@ def output_folder(out: Path | None, folders: tuple[Path, ...]) -> Path:
     return out
 
 
-def check_json_path(option: str, path: Path) -> None:
-    """Stops where numbers cannot be written to this path."""
-    if path.suffix != ".json" or not path.parent.is_dir():
-        stop(f"{option} {path}: must be a .json file in a folder that exists")
-
-
-def replace_text(path: Path, text: str) -> None:
-    """Writes a file at once, so that an interruption leaves the old one whole."""
-    new_file = path.with_suffix(".tmp")
-    new_file.write_text(text)
-    new_file.replace(path)
+def figure_path(args: Options, name: str) -> Path:
+    return output_folder(args.out, args.runs) / f"{name}.{args.format}"
 
 
 # Checkpoints ---------------------------------------------------------------------------------------------------------

@@ -1,27 +1,16 @@
-"""This module makes training states from checkpoints and lets worker processes sample from them. From an algorithm's
-script it needs the functions of runs.CONTRACT and nothing else."""
+"""This module makes training states from checkpoints and samples from them. From an algorithm's script it needs the
+functions of runs.CONTRACT and nothing else."""
 
-import contextlib
 import copy
 import functools
 import hashlib
-import importlib
 import json
-import multiprocessing
-import os
-import signal
-import threading
-import time
-from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -29,15 +18,12 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Independent, Normal, kl_divergence
 from torch.func import functional_call
-from tqdm import tqdm
 
 from measuring import runs
 from measuring.runs import Source
-
-VERSION = 2  # raised whenever the sampled numbers change; since version 2 each run has its own random numbers
+from measuring.table import side_by_side
 
 ENDLESS = 100_000  # steps after which an episode is given up
-AHEAD = 16_384  # steps that keep a worker busy while a checkpoint is measured
 GROUP = 8  # workers of a rollout; fixed, because a row's last bits depend on the size of its batch
 
 # States of checkpoints -----------------------------------------------------------------------------------------------
@@ -239,25 +225,12 @@ def collect_group(source: Source, seed: tuple[int, ...], num_envs: int, num_step
     return roll_out(*fresh_state(source, seed, num_envs, num_steps))
 
 
-def collect(
-    source: Source, seed: tuple[int, ...], pairs: int, sample: "Sampler", group: Callable = collect_group
-) -> dict[str, Any]:
-    """Collects `pairs` pairs from fresh segments, as one rollout or as whatever workers make of the groups."""
+def collect(source: Source, seed: tuple[int, ...], pairs: int, group: Callable = collect_group) -> dict[str, Any]:
+    """Collects `pairs` pairs from fresh segments, as one rollout or as whatever is made of each group."""
     sizes = groups(pairs, runs.read_config(source.run)["args"]["num_steps"])
-    tasks = [Task(n * m, partial(group, source, (*seed, i), n, m)) for i, (n, m) in enumerate(sizes)]
-    whole, rows = {}, 0
-    for part in sample(tasks):
-        for name, x in part.items():
-            if isinstance(x, list):
-                whole.setdefault(name, []).extend(x)
-                continue
-            if name not in whole:  # allocated once, because joining parts would keep millions of pairs twice
-                whole[name] = np.empty((pairs, *x.shape[1:]), x.dtype)
-            if len(whole[name]) < rows + len(x):  # REINFORCE's segments reach the end of an episode
-                whole[name].resize((2 * (rows + len(x)), *x.shape[1:]), refcheck=False)
-            whole[name][rows : rows + len(x)] = x
-        rows += len(part["obs"])
-    return {name: x[:rows] if isinstance(x, np.ndarray) else x for name, x in whole.items()}
+    parts = side_by_side(group, [(source, (*seed, i), n, m) for i, (n, m) in enumerate(sizes)])
+    whole = {name: [part[name] for part in parts] for name in parts[0]}
+    return {name: sum(x, []) if isinstance(x[0], list) else np.concatenate(x) for name, x in whole.items()}
 
 
 # Returns -------------------------------------------------------------------------------------------------------------
@@ -310,6 +283,10 @@ def player(source: Source) -> tuple:
     """Returns what episodes are played with. Each worker keeps it, because making an environment costs as much as an
     episode of an untrained policy."""
     script, args, state = fresh_state(source, (0,), 1, 32)
+    spec = state.workers[0].env.spec
+    if spec and (spec.max_episode_steps or 0) > ENDLESS:
+        limit = f"{spec.max_episode_steps:,} steps"
+        runs.stop(f"{args.env_id}: its time limit is {limit}, and episodes of up to {ENDLESS:,} can be played")
     return script, args, state, flat_parameters(state.policy)
 
 
@@ -324,129 +301,38 @@ def play_seeds(
     if parameters is not None and len(parameters) != len(own):  # vector_to_parameters does not check that
         raise ValueError(f"{len(parameters)} numbers for the {len(own)} parameters of the policy")
     nn.utils.vector_to_parameters(own if parameters is None else torch.as_tensor(parameters), state.policy.parameters())
+    return play_episodes(script, args, state, [generator(source, *seed, i) for i in range(first, first + episodes)])
+
+
+def play_episodes(script: ModuleType, args: Any, state: Any, rngs: list[np.random.Generator]) -> list[tuple]:
+    """Plays a complete episode of a state's policy with each of the generators, in the state's first environment."""
     worker, found = copy.copy(state.workers[0]), []
     worker.env = env = OneEpisode(worker.env)
     state = changed(state, workers=[worker])
-    for i in range(first, first + episodes):
-        state.rng, state.workers[0].obs = generator(source, *seed, i), None
+    for state.rng in rngs:
+        state.workers[0].obs = None
         env.begin()
         while not env.ended:
             roll_out(script, args, state)
             if env.length >= ENDLESS:
-                runs.stop(
-                    f"{args.env_id}: an episode has not ended after {ENDLESS:,} steps; register it with a time limit"
-                )
+                limit = "register it with a time limit"
+                runs.stop(f"{args.env_id}: an episode has not ended after {ENDLESS:,} steps; {limit}")
         found.append((env.total, env.length))
     return found
 
 
-def episodes_unit(source: Source) -> str:
-    """Returns the unit in which episodes are counted while they are played."""
-    module, _, name = runs.read_config(source.run)["args"]["env_id"].rpartition(":")
-    if module:
-        importlib.import_module(module)
-    limit = gym.spec(name).max_episode_steps
-    return f"episodes of up to {limit:,} steps" if limit else "episodes"
-
-
 def play(
-    source: Source, seed: tuple[int, ...], first: int, last: int, steps: int, sample: "Sampler", *parameters: np.ndarray
-) -> Iterator[tuple[float, int]]:
-    """Returns an iterator over the return and length of the episodes first, ..., last - 1, of about `steps` each.
-    Workers begin them at once."""
+    source: Source, seed: tuple[int, ...], first: int, last: int, parameters: np.ndarray | None = None
+) -> list[tuple[float, int]]:
+    """Returns the return and the length of the episodes first, ..., last - 1 (see play_seeds)."""
+    return play_policies(source, [(seed, parameters)], first, last)[0]
+
+
+def play_policies(
+    source: Source, policies: list[tuple[tuple[int, ...], np.ndarray | None]], first: int, last: int
+) -> list[list[tuple[float, int]]]:
+    """Returns the same for several policies, each given as the seed of its episodes and its parameters."""
     parts = [(i, min(GROUP, last - i)) for i in range(first, last, GROUP)]
-    played = sample([Task(n * steps, partial(play_seeds, source, seed, i, n, *parameters)) for i, n in parts])
-    return (episode for group in played for episode in group)
-
-
-# Workers -------------------------------------------------------------------------------------------------------------
-
-
-def start_worker() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interruption means
-    torch.set_num_threads(1)
-    parent = multiprocessing.parent_process()
-    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()  # no worker outlives it
-
-
-class Task(NamedTuple):
-    """Tells a worker what to do. What goes to the worker and comes back holds numpy arrays, because each tensor that
-    goes from one process to another takes a file descriptor."""
-
-    steps: int  # environment steps, or whatever else is counted
-    call: Callable
-
-
-def run_task(task: Task) -> Any:
-    return task.call()
-
-
-class Sampler:
-    """Runs what a measurement samples. `sample(tasks)` is an iterator over the tasks' results, in order. They are
-    computed in `jobs` processes, which begin at once; with one job they are computed in this process, one by one as
-    they are asked for."""
-
-    def __init__(self, jobs: int, processes: ProcessPoolExecutor, threads: ThreadPoolExecutor):
-        self.jobs, self.processes, self.threads, self.lock = jobs, processes, threads, threading.Lock()
-
-    def __call__(self, tasks: list[Task]) -> Iterator[Any]:
-        results = (map if self.jobs == 1 else self.processes.map)(run_task, tasks)
-        return self.counted(tasks, results)
-
-    def counted(self, tasks: list[Task], results: Iterator[Any]) -> Iterator[Any]:
-        for task, result in zip(tasks, results):
-            self.advance(task.steps)
-            yield result
-
-    def ahead(self, calls: list[Callable], steps: int) -> Iterator[Callable]:
-        """Yields for each call, which samples about `steps` steps, a function that waits for its result. While one
-        result is used, the next ones are sampled, but only as many as keep every process busy, since each takes
-        memory."""
-        if self.jobs == 1:
-            yield from calls
-            return
-        rest, many = iter(calls), min(self.jobs, 1 + self.jobs * AHEAD // steps)
-        begun = deque(self.threads.submit(call) for call in islice(rest, 1 + many))
-        while begun:
-            yield begun.popleft().result
-            begun.extend(self.threads.submit(call) for call in islice(rest, 1))
-
-    @contextlib.contextmanager
-    def progress(self, total: int, unit: str) -> Iterator[None]:
-        """Shows how many steps, or whatever the unit is, are done while the with statement runs."""
-        print(f"{total:,} {unit} to sample", flush=True)
-        self.total, self.unit, self.done, self.last_line = total, unit, 0, time.perf_counter()
-        with tqdm(total=total, unit=f" {unit}", unit_scale=True, disable=None) as self.bar:
-            yield
-
-    def advance(self, steps: int) -> None:
-        with self.lock:  # threads that sample ahead call this, too
-            now = time.perf_counter()
-            if not self.done:  # what comes before the first result, such as replay.py's iterations, is no sampling
-                self.start, self.first = now, steps
-            self.done += steps
-            self.bar.update(steps)
-            if self.bar.disable and now - self.last_line > 30 and self.done > self.first:  # lines replace the bar
-                speed = (self.done - self.first) / (now - self.start)
-                left = tqdm.format_interval(max(0, self.total - self.done) / speed)
-                print(f"{self.done:,} of {self.total:,} {self.unit}, {left} left", flush=True)
-                self.last_line = now
-
-
-@contextlib.contextmanager
-def sampler(jobs: int) -> Iterator[Sampler]:
-    """Yields a Sampler and leaves no process behind."""
-    torch.set_num_threads(1)
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, context, start_worker) as processes, ThreadPoolExecutor(jobs + 1) as threads:
-        try:
-            yield Sampler(jobs, processes, threads)
-        except BaseException as error:
-            threading.excepthook = lambda _: None  # otherwise the executor's thread complains about cancelled tasks
-            threads.shutdown(wait=False, cancel_futures=True)
-            processes.shutdown(wait=False, cancel_futures=True)
-            for worker in multiprocessing.active_children():
-                worker.terminate()
-            if isinstance(error, BrokenProcessPool):
-                runs.stop("a worker died (out of memory?); the same command resumes from what is kept", 1)
-            raise
+    calls = [(source, seed, *part, parameters) for seed, parameters in policies for part in parts]
+    groups = iter(side_by_side(play_seeds, calls))
+    return [[episode for _ in parts for episode in next(groups)] for _ in policies]

@@ -2,70 +2,52 @@
 
 from collections.abc import Iterable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from claims import Cells, counted, new_figure, of_seeds
-from estimates import Estimate, OfSeed, by_seed, in_places, measured, plain, show, span, two_digits
-from matplotlib.figure import Figure
+from claims import Cells, counted, tally
+from estimates import OfSeed, by_seed, measured, show, span, two_digits
 from matplotlib.ticker import NullLocator
-from measuring import figures
+from pictures import LINES, STYLES, new_figure
 
-VERSION = "v5"
 BATCH, FOUR_CHECKPOINTS = 2048, (0, 150, 300, 450)
+AGENTS = "PPO", "PPO-M", "TRPO"
+FILES = dict(Walker2d="gradients/noise_walker2d", Hopper="gradients/noise_hopper", Humanoid="gradients/humanoid")
 
 
-def noise(cell: dict[str, Any], baseline: str = "value network") -> tuple[float | None, float, float]:
-    """Returns the noise scale in pairs, None where only its lower end is known, and both ends."""
-    x = cell["noise_scale"][baseline]
-    low, high = x["interval"]
-    return x["pairs"], low, np.inf if high is None else high
+def noise(row: dict[str, Any]) -> tuple[float, float, float]:
+    """Returns the noise scale in pairs, infinite where only its lower end is known, and both ends."""
+    x = row["noise_scale"]["value network"]
+    return x["pairs"] or np.inf, x["interval"][0], x["interval"][1] or np.inf
 
 
-def show_noise(scale: tuple[float | None, float, float]) -> str:
-    pairs, low, high = scale
-    if np.isinf(high):
-        return f"more than {two_digits(low)}"
-    return f"{two_digits(pairs)} [{two_digits(low)}, {two_digits(high)}]"
+def show_noise(row: dict[str, Any]) -> str:
+    return "{} [{}, {}]".format(*map(two_digits, noise(row)))
 
 
-def cosines(of: OfSeed, kind: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Returns the cosines of estimates from a training batch before training and later, of all agents: with one
-    another (kind "variance") or with the “true” gradient ("convergence")."""
-    early, late = [], []
-    for x in (x for cells in of.values() for x in cells):
-        (late if x["iteration"] else early).append(x[kind]["value network"][x["pairs"].index(BATCH)])
-    return early, late
+def cosines(of: OfSeed, kind: str) -> SimpleNamespace:
+    """Returns the cosines of estimates from a training batch, of all agents: with one another (kind "variance") or with
+    the “true” gradient ("convergence"). Those before training stand apart, and the others have their intervals."""
+    rows = [(x["iteration"], x[kind]["value network"][x["pairs"].index(BATCH)]) for y in of.values() for x in y]
+    late, early = (np.array([x["mean"] for at, x in rows if (at > 0) is is_late]) for is_late in (True, False))
+    low, high = np.transpose([x["interval"] for at, x in rows if at])
+    return SimpleNamespace(late=late, early=early, low=low, high=high)
 
 
-def means(found: list[dict[str, Any]], digits: int = 2) -> str:
-    return span((x["mean"] for x in found), digits)
+def seeds(place: str) -> list[dict[str, Any]]:
+    """Returns of each seed the cosines, the noise scales of later checkpoints, and whether these are known to be larger
+    than before training, with the same pairs in all environments."""
+    found = []
+    for of in by_seed(FILES[place], FOUR_CHECKPOINTS):
+        pairs = [(noise(x), noise(first)) for first, *later in of.values() for x in later]
+        grows, scale = [x[1] > first[2] for x, first in pairs], np.array([x[0] for x, _ in pairs])
+        found.append(dict(agree=cosines(of, "variance"), truth=cosines(of, "convergence"), grows=grows, scale=scale))
+    return found
 
 
-def places() -> dict[str, list[OfSeed]]:
-    """Returns what was measured with the same pairs in all environments."""
-    two = in_places("gradients/noise_{}", FOUR_CHECKPOINTS, ("Walker2d", "Hopper"))
-    return two | in_places("gradients/{}", places=("Humanoid",))
-
-
-def average(env: str, of: OfSeed, kind: str) -> tuple:
-    """Averages over checkpoints, because each is too uncertain for the largest to say anything."""
-    early, late = cosines(of, kind)
-    mean = float(np.mean([x["mean"] for x in late]))
-    above = sum(x["mean"] > 0 for x in late)
-    return (plain(mean, 2), means(late), f"{above} of {len(late)}", means(early)), mean
-
-
-def zero_or_negative(env: str, of: OfSeed) -> tuple:
-    late = cosines(of, "variance")[1]
-    observed, negative = sum(x["mean"] <= 0 for x in late), sum(x["interval"][1] < 0 for x in late)
-    return (f"{observed} of {len(late)}", str(negative)), observed > 0
-
-
-def noise_grows(env: str, of: OfSeed) -> tuple:
-    pairs = [(noise(x), noise(first)) for first, *later in of.values() for x in later]
-    above = sum(x[1] > first[2] for x, first in pairs)
-    return (f"{above} of {len(pairs)}",), above == len(pairs)
+def at_checkpoints(form: str, so: str) -> Cells:
+    return tally({x: seeds(x) for x in FILES}, form, so)
 
 
 def grows_with_the_task() -> Cells:
@@ -78,50 +60,35 @@ def grows_with_the_task() -> Cells:
 
 
 def steps_hardly_agree() -> Cells:
-    cells = measured("gradients/steps")
-    first, later = ([x["cosine"] for x in cells if bool(x["iteration"]) is y] for y in (False, True))
+    first, later = (
+        [x["cosine"] for x in measured("gradients/steps") if (x["iteration"] > 0) is y] for y in (False, True)
+    )
     above = f"above 0 at {sum(x['interval'][0] > 0 for x in later)} of {len(later)} checkpoints"
-    text = f"{means(later, 3)}; before training {means(first)}; {above}"
+    text = f"{span((x['mean'] for x in later), 3)}; before training {span((x['mean'] for x in first), 2)}; {above}"
     return dict(Walker2d=counted(text, [max(x["mean"] for x in later) < 0.1]))
 
 
-def regime() -> dict[tuple[int, float], np.ndarray]:
-    """Returns the final rewards [seeds] by the pairs of a batch and the learning rate."""
-    settings = measured("gradients/samples")["settings"]
-    return {(x["settings"]["num_steps"], x["settings"]["policy_lr"]): np.array(x["finals"]) for x in settings}
+# What the page says beside its tables --------------------------------------------------------------------------------
 
 
-def interaction(without: tuple[int, float] | None = None) -> Estimate:
-    """Returns by least squares over all runs what 4 times the pairs and 4.5 times the learning rate gain beyond the sum
-    of their effects, in all cells of the grid or without one."""
-    cells = {key: x for key, x in regime().items() if key != without}
-    levels = np.log(list(cells)) / np.log([4, 20**0.5])
-    levels -= levels.mean(0) if without is None else (np.log(list(regime())) / np.log([4, 20**0.5])).mean(0)
-    design = np.column_stack([np.ones(len(levels)), levels, levels.prod(1)])
-    return Estimate(list(cells.values()), np.linalg.pinv(design)[-1])
+def of_two(of: str, what: str) -> np.ndarray:
+    """Returns a number of the cosines, of all later checkpoints on Walker2d and Hopper."""
+    return np.concatenate([getattr(x[of], what) for place in ("Walker2d", "Hopper") for x in seeds(place)])
 
 
-CLAIMS = {
-    "CL: a batch's gradient estimates hardly agree": lambda: of_seeds(
-        "{} ({}; above 0 at {} checkpoints); before training {}",
-        partial(average, kind="variance"),
-        places(),
-        0.2,
-        False,
-    ),
-    "CL: estimates sometimes correlate not or negatively": lambda: of_seeds(
-        "0 or below at {} checkpoints, significantly at {}", zero_or_negative, places()
-    ),
-    "BLOG: estimates correlate slightly with the truth": lambda: of_seeds(
-        "{} ({}; above 0 at {} checkpoints); before training {}", partial(average, kind="convergence"), places(), 0
-    ),
-    "CL: noise grows with training": lambda: of_seeds("above at {} checkpoints", noise_grows, places()),
-    "CL: noise grows with task complexity": grows_with_the_task,
-    "TPG: whole steps hardly agree": steps_hardly_agree,
-}
+def means(of: str) -> str:
+    """Writes the averages of the cosines over later checkpoints, of each seed on Walker2d and Hopper."""
+    return span((x[of].late.mean() for place in ("Walker2d", "Hopper") for x in seeds(place)), 2)
 
 
-# Tables --------------------------------------------------------------------------------------------------------------
+def without_truth(pairs: int = 92_160) -> str:
+    """Counts at how many later checkpoints the noise scale exceeds the pairs of the “true” gradient."""
+    scales = np.concatenate([x["scale"] for place in ("Walker2d", "Hopper") for x in seeds(place)])
+    return f"{np.sum(scales > pairs)} of {len(scales)}"
+
+
+[first] = by_seed("gradients/walker2d")  # seed 1, with more pairs
+[humanoid] = by_seed("gradients/humanoid")
 
 
 def table_of_samples() -> Iterable[list[str]]:
@@ -138,98 +105,40 @@ def table_of_samples() -> Iterable[list[str]]:
         found = [f"{np.mean([y[steps] for y in of_seeds]):.2f}" for steps in (131_072, 524_288, 917_504)]
         kl = " to ".join(two_digits(y) for y in (min(x["largest_kl"]), max(x["largest_kl"])))
         rate = f"{rate:.1e}".replace("e-0", "e-").replace(".0e", "e")
-        yield [f"{pairs:,}", rate, show(x["mean"]["mean"], *x["mean"]["interval"]), kl, *found]
-
-
-TABLES = {"samples": table_of_samples}
+        yield [f"{pairs:,}", rate, show(x["mean"]), kl, *found]
 
 
 # Pictures ------------------------------------------------------------------------------------------------------------
 
-LOOKS = {name: figures.look(algo) for name, algo in (("PPO", "ppo"), ("PPO-M", "ppo_m"), ("TRPO", "trpo"))}
 
-
-def draw_noise(env: str) -> Figure:
+def drawn_noise(place: str):
     """Draws the training batch divided by the noise scale B, through training: seed 1 with intervals, the other seeds
-    thin. It is proportional to 1 / B, whose interval always has two ends: where B may have any size, that of 1 / B
-    reaches down to 0. Estimates of 1 / B below 0 are drawn at 0."""
-    figure, [[axis]] = new_figure(1, 1, 4.0)
-    for seed, of in enumerate(by_seed(f"gradients/noise_{env}")):
-        for k, (name, style) in enumerate(LOOKS.items()):
+    as small marks. It is proportional to 1 / B, whose interval always has two ends: where B may have any size, that of
+    1 / B reaches down to 0. Estimates of 1 / B below 0 are drawn at 0."""
+    figure, [[axis]] = new_figure(1, 1, 3.8)
+    for seed, of in enumerate(by_seed(FILES[place])):
+        for k, name in enumerate(AGENTS):
+            colour, marker = STYLES[name]
             scales = [x["noise_scale"]["value network"] for x in of[name]]
             y = BATCH * np.array([x["grad_sq"] / x["trace"] for x in scales]).clip(min=0)
-            x = np.array([cell["iteration"] for cell in of[name]]) + 5 * (k - 1)  # so that none hides another
-            if seed:
-                axis.plot(x, y, **style | dict(marker="", linewidth=0.7, alpha=0.7, label=None))
+            x = np.array([row["iteration"] for row in of[name]]) + 5 * (k - 1)  # so that none hides another
+            if seed:  # measured at four checkpoints only, so not joined
+                axis.plot(x, y, marker, color=colour, mfc="none", ms=4)
                 continue
             ends = BATCH * np.array([x["inverse_interval"] for x in scales]).clip(min=0)
-            axis.vlines(x, *ends.T, color=style["color"], linewidth=1.5)
-            axis.plot(x, y, **style | dict(label=name, markersize=5, linewidth=1.2))
-    axis.axhline(1, color="black", linestyle="--", linewidth=1)
-    axis.text(462, 1.1, "batch = noise scale", ha="right", va="bottom", fontsize=9)
-    axis.set_title(
-        f"{env.capitalize()}-v5: seed 1 with 95 % intervals, seeds 2 and 3 thin; at 0 the noise has no bound",
-        fontsize=9.5,
-    )
-    axis.set(xlabel="iteration", xlim=(-14, 466))
-    axis.set_ylabel(f"training batch / noise scale\n({BATCH:,} pairs / noise scale)", fontsize=9)
-    pairs = axis.twinx()
-    pairs.set_ylabel("noise scale (state-action pairs)", fontsize=9)
-    left = {y: f"{y:g}" for y in (0, 0.005, 0.01, 0.03, 0.1, 0.3, 1, 3, 10)}
-    right = {BATCH / B: f"{B:,}" for B in (300_000, 100_000, 30_000, 10_000, 3_000, 1_000, 300)}
-    for side, ticks in ((axis, left), (pairs, {0: "infinite"} | right)):
-        side.set_yscale("symlog", linthresh=0.01, linscale=0.5)
-        side.set_ylim(-0.0012, 16)
-        side.set_yticks(list(ticks), list(ticks.values()))
-        side.yaxis.set_minor_locator(NullLocator())
-    axis.legend(frameon=False, fontsize=9, ncols=3, loc="upper center")
+            axis.vlines(x, *ends.T, color=colour, linewidth=1.5)
+            axis.plot(x, y, LINES[k], marker=marker, color=colour, ms=5, lw=1.2, label=name)
+    axis.plot([], [], "o", color="0.3", mfc="none", ms=4, label="seeds 2 and 3")
+    axis.axhline(1, color="0.4", linestyle="--", linewidth=0.9)
+    axis.text(462, 1.1, "as much signal as noise", ha="right", va="bottom", fontsize=9)
+    axis.set(xlabel=f"iteration of training on {place}-v5; seed 1 with 95 % intervals", xlim=(-14, 466))
+    axis.set_ylabel(f"training batch of {BATCH:,} pairs\nas a share of the noise scale", fontsize=9)
+    ticks = {y: f"{y:g}" for y in (0, 0.01, 0.03, 0.1, 0.3, 1, 3)}
+    axis.set_yscale("symlog", linthresh=0.01, linscale=0.5)  # linear below 0.01, so that 0 has a place
+    axis.set_ylim(-0.0012, 10)
+    axis.set_yticks(list(ticks), list(ticks.values()))
+    axis.yaxis.set_minor_locator(NullLocator())
     return figure
 
 
-def draw_cosines() -> Figure:
-    """Draws the cosines against the number of pairs before training and at iteration 300 (CL's Fig. 1 and 2)."""
-    figure, [axes] = new_figure(1, 4, 3.1, sharey=True)
-    [of] = by_seed("gradients/walker2d")
-    panels = [(kind, at) for kind in ("variance", "convergence") for at in (0, 300)]
-    for axis, (kind, at) in zip(axes, panels):
-        for k, (name, style) in enumerate(LOOKS.items()):
-            for cell in (x for x in of.get(name, ()) if x["iteration"] == at):
-                points = cell[kind]["value network"]
-                pairs = np.array(cell["pairs"]) * 1.12 ** (k - 1)
-                axis.plot(pairs, [x["mean"] for x in points], **style | dict(label=name, markersize=4.5))
-                axis.vlines(pairs, *zip(*(x["interval"] for x in points)), color=style["color"], lw=1.2)
-        axis.axvline(BATCH, color="0.5", lw=0.8, ls="--")
-        axis.axhline(0, color="black", lw=0.8)
-        what = "with one another" if kind == "variance" else "with the “true” one"
-        axis.set_title(f"{what},\niteration {at}", fontsize=9)
-        axis.set_xscale("log")
-        axis.set_xlabel("pairs", fontsize=9)
-    axes[0].set_ylabel("cosine of estimates\nWalker2d-v5, one seed", fontsize=9)
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False, fontsize=9)
-    return figure
-
-
-def draw_steps() -> Figure:
-    """Draws the cosine of two whole update steps from one state at four checkpoints."""
-    figure, [[axis]] = new_figure(1, 1, 2.6)
-    [of] = by_seed("gradients/steps")
-    iterations = [x["iteration"] for x in next(iter(of.values()))]
-    for k, (name, style) in enumerate(LOOKS.items()):
-        at = np.arange(len(iterations)) + 0.15 * (k - 1)
-        points = [x["cosine"] for x in of[name]]
-        axis.vlines(at, *zip(*(x["interval"] for x in points)), color=style["color"], lw=2)
-        axis.plot(at, [x["mean"] for x in points], **style | dict(label=name, linestyle="", markersize=5))
-    axis.axhline(0, color="black", lw=0.8)
-    axis.set_xticks(range(len(iterations)), iterations)
-    axis.set_xlabel("iteration", fontsize=9)
-    axis.set_ylabel("cosine of two steps\nWalker2d-v5, one seed", fontsize=9)
-    axis.legend(frameon=False, fontsize=9)
-    return figure
-
-
-PICTURES = {
-    "noise_hopper": partial(draw_noise, "hopper"),
-    "noise_walker2d": partial(draw_noise, "walker2d"),
-    "cosines": draw_cosines,
-    "steps": draw_steps,
-}
+PICTURES = {f"noise_{x.lower()}": partial(drawn_noise, x) for x in ("Hopper", "Walker2d")}

@@ -1,35 +1,47 @@
-"""Which update broke it: the picture of a replay, three of the ten panels that replay.py draws."""
+"""Which update broke it: what replay.py found."""
+
+import functools
+import importlib.util
 
 import numpy as np
-from claims import new_figure
-from estimates import measured
-from matplotlib.figure import Figure
-from measuring import figures
-
-VERSION = "v5"
+from estimates import FIGURES, measured, show
+from measuring import intervals
+from scipy import stats
 
 
-def draw_replay() -> Figure:
-    """Draws the returns before and after each update, what each update changed, and the explained variance."""
-    figure, axes = new_figure(3, 1, 5.2, sharex=True, height_ratios=(1, 1, 0.7))
-    cells = measured("replay/replay")
-    at = np.array([x["iteration"] for x in cells])
-    before, after = (np.array([x[side]["returns"] for x in cells]) for side in ("before", "after"))
-    change, error = (after - before).mean(1), (after - before).std(1, ddof=1) / before.shape[1] ** 0.5
-    blue, red = figures.COLOURS["ppo"], figures.COLOURS["ppo_m"]
-    [column] = [axes[:, 0]]
-    column[0].plot(at, before.mean(1), "o-", color=blue, ms=4, label="before the update")
-    column[0].plot(at, after.mean(1), "s--", color=red, ms=4, label="after it")
-    column[0].set_ylabel("return of\n24 episodes", fontsize=9)
-    column[0].legend(frameon=False, fontsize=9)
-    column[1].bar(at, change, color=np.where(change < 0, red, blue), width=0.7)
-    column[1].vlines(at, change - 2 * error, change + 2 * error, color="black", lw=1)
-    column[1].axhline(0, color="black", lw=0.8)
-    column[1].set_ylabel("what the update changed\n(± 2 standard errors)", fontsize=9)
-    column[2].plot(at, [x["explained_variance"][0] for x in cells], "o-", color="black", ms=4)
-    column[2].set_ylabel("explained\nvariance", fontsize=9)
-    column[2].set_xlabel("iteration of TRPO+ on Hopper-v5, seed 2", fontsize=9)
-    return figure
+@functools.cache
+def found(name: str) -> tuple:
+    """Returns the rows by iteration, what each update changed, and what replay.py says of them."""
+    spec = importlib.util.spec_from_file_location("replay_script", FIGURES.parent / "diagnostics" / "replay.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    rows = measured(f"replay/{name}")
+    changes, moves = script.find_changes(rows)
+    return {x["iteration"]: x for x in rows}, changes, script.verdicts(rows, changes, moves)
 
 
-PICTURES = {"replay": draw_replay}
+def promised() -> tuple[float, float]:
+    """Returns the rank correlation of what the surrogate promised and what the reward did, and its p-value."""
+    rows, changes, _ = found("replay")
+    return stats.spearmanr([x["promised"] for x in rows.values()], [x["mean"] for x in changes])
+
+
+def curve(first: int) -> float:
+    """Returns the mean over five iterations of PPO's curve."""
+    episodes = [found("ppo")[0][i]["training_episodes"] for i in range(first, first + 5)]
+    return np.mean([np.mean([y for y, _ in x]) for x in episodes])
+
+
+def by_episodes() -> str:
+    """Writes what changed between the same two fives of PPO's policies, by episodes with the same seeds."""
+    rows = found("ppo")[0]
+    first, then = (np.mean([rows[i]["before"]["returns"] for i in range(x, x + 5)], axis=0) for x in (365, 370))
+    return show(intervals.mean_of(then - first))
+
+
+def together() -> str:
+    *_, last = found("ppo")[2]
+    return last.split("reward ")[1].replace(" ->", " to").replace("-", "−")
+
+
+PICTURES = {}

@@ -1,122 +1,81 @@
-"""Is this run healthy: what the report finds of planted bugs, from what tests/sabotage.py wrote."""
+"""Is my script right, and is this run all right? What the report says of planted bugs, from what plant.py wrote."""
 
 import json
 import sys
 
 import numpy as np
-from claims import FIGURES, new_figure
+from claims import FIGURES
 from estimates import measured
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
+from measuring.intervals import short
 
-sys.path.append(str(FIGURES.parent / "tests"))
+sys.path.append(str(FIGURES / "report"))
 
-import sabotage  # noqa: E402
-import verdicts  # noqa: E402
-from measuring.intervals import short  # noqa: E402
-
-COLOURS = {"named": "#1b7837", "found": "#a6dba0", "missed": "#d96a00", "no alarm": "#e8e8e8", "false alarm": "#d96a00"}
-
-
-def outcome(run: dict, kind: str) -> str:
-    """Returns what the quick or the full report did with a run."""
-    found = sabotage.is_found(run, kind)
-    if run["healthy"]:
-        return "false alarm" if found else "no alarm"
-    return "named" if found and sabotage.is_named(run, kind) else "found" if found else "missed"
-
-
-def draw_hit_rate() -> Figure:
-    """Draws a square for each judged run: a row for each bug and each healthy setting, a column for each environment,
-    seed and kind of report. A dot marks the runs on which thresholds were chosen. Bugs that were written later have a
-    table of their own."""
-    rows = list(dict.fromkeys((x["healthy"], x["name"], x["what"]) for x in results() if not x["new"]))
-    column = lambda kind, run: (kind, run["env_id"], run["seed"] if kind == "quick" else 0)  # in full, one seed of each
-    judged = [(kind, x) for x in results() for kind in ("quick", "full") if kind in x and not x["new"]]
-    columns = sorted({column(*x) for x in judged})
-    columns.sort(key=lambda x: (x[0] != "quick", x[1] != "Hopper-v5", x[2]))
-    figure, axes = new_figure(1, 1, 0.21 * len(rows) + 1.2)
-    axis = axes[0, 0]
-    for y, (healthy, name, what) in enumerate(rows):
-        axis.text(-0.6, y, f"{'healthy: ' * healthy}{what}", ha="right", va="center", fontsize=8.5)
-        for run in (x for x in results() if (x["healthy"], x["name"]) == (healthy, name)):
-            for kind in ("quick", "full"):
-                if kind in run:
-                    x = columns.index(column(kind, run))
-                    box = Rectangle((x - 0.45, y - 0.42), 0.9, 0.84, facecolor=COLOURS[outcome(run, kind)])
-                    axis.add_patch(box)
-                    if run["seed"] == 1 and (healthy or run["tuning"]):
-                        axis.plot(x, y, ".", color="black", markersize=4)
-    for x, (_, _, seed) in enumerate(columns):
-        axis.text(x, -0.8, f"seed {seed}" if seed else "2 or 3", ha="center", va="bottom", fontsize=7.5)
-    for kind, env_id in dict.fromkeys((kind, env_id) for kind, env_id, _ in columns):
-        at = [x for x, key in enumerate(columns) if key[:2] == (kind, env_id)]
-        name = env_id.removesuffix("-v5").replace("HalfC", "Half-\nC") if len(at) == 1 else env_id
-        text = f"{dict(quick='--quick', full='in full')[kind]}\n{name}"
-        axis.text(np.mean(at), -1.8, text, ha="center", va="bottom", fontsize=8.5)
-    for name in ("named", "found", "missed", "no alarm"):
-        text = dict(found="found, not named", missed="missed, or false alarm").get(name, name)
-        axis.plot([], [], "s", color=COLOURS[name], markersize=8, label=text)
-    axis.plot([], [], ".", color="black", label="thresholds were chosen on it")
-    axis.legend(loc="lower center", bbox_to_anchor=(0.5, -0.06), ncols=5, frameon=False, fontsize=8)
-    axis.set(xlim=(-5.9, len(columns) - 0.4), ylim=(len(rows) - 0.3, -4.2))
-    axis.axis("off")
-    return figure
+import plant  # noqa: E402
 
 
 def results() -> list[dict]:
-    return measured("report/sabotage")
+    return measured("report/hit_rate")
 
 
-def references() -> dict[str, dict]:
-    """Returns the curves of the reference runs by environment."""
-    return json.loads((FIGURES.parent / "diagnostics" / "reference.json").read_text())
-
-
-def accused(curves: dict) -> list[int]:
-    """Returns for each reference run at how many points the report would say that it learned too little, if it were
-    judged by the others."""
-    found = []
-    for i, curve in enumerate(curves["returns"]):
-        others = curves | {key: curves[key][:i] + curves[key][i + 1 :] for key in ("returns", "untrained")}
-        points = [verdicts.judge_enough(curve[: n + 1], others, "ppo", []) for n in range(len(curve))]
-        found.append(sum(x.status == verdicts.CAUTION for x in points))
-    return found
-
-
-def each_reference() -> list[list[str]]:
-    """Returns the rows of a table with what the reference runs earned in each environment, and how often one of them,
-    left out, is accused."""
-    number = lambda x: short(x).replace("-", "−")
-    rows = [["environment", "untrained", "return after 983,040 steps: median, range", "left out: accused at"]]
-    for env_id, curves in references().items():
-        last, points = [x[-1] for x in curves["returns"]], np.size(curves["returns"])
-        earned = f"{number(np.median(last))}, {number(min(last))} to {number(max(last))}"
-        rows.append([env_id, number(np.mean(curves["untrained"])), earned, f"{sum(accused(curves))} of {points}"])
+def each_bug() -> list[list[str]]:
+    """Returns the rows of a table with what the quick report said of each bug."""
+    rows = [["bug", "what it does", "`--quick`", "checks with an alarm"]]
+    for kind in dict.fromkeys(x["kind"] for x in results() if x["kind"] != "healthy"):
+        rows.append([f"*{kind}*", "", "", ""])
+        for x in [x for x in results() if x["kind"] == kind]:
+            rows.append([x["name"], x["what"], plant.outcome(x), ", ".join(plant.alarms(x))])
     return rows
 
 
 def rates() -> list[list[str]]:
-    """Returns the rows of the table of rates. Bugs that were written later count as they were judged then."""
-    return sabotage.rates([x for x in results() if not x["new"]] + measured("report/then"))
+    """Returns the rows of a table with the rates of each kind of bug, the blind set first, and of healthy runs."""
+    header, *rows = plant.rates(results())
+    bugs = [x for x in measured("report/blind") if not x.get("healthy")]
+    counts = [plant.exact(sum(x[name] for x in bugs), len(bugs)) for name in ("found", "named")]
+    alarms, verdicts = (sum(x.get(name, 0) for x in measured("report/blind")) for name in ("alarms", "verdicts"))
+    blind = ["**Bugs that whoever wrote the checks had not seen**", *counts]
+    return [
+        header,
+        blind,
+        ["false alarms on the four healthy runs beside them", plant.exact(alarms, verdicts), "–"],
+        *rows,
+    ]
 
 
-def later_bugs() -> list[list[str]]:
-    """Returns the rows of a table with what was found of the bugs that were written later: then, and by the checks that
-    were made for what was missed."""
-    outcome_of = lambda run, kind: outcome(run, kind).replace("found", "found, not named")
-    rows = [["bug", "what it does", "then, `--quick`", "then, in full", "now, `--quick`"]]
-    now = {x["name"]: x for x in results()}
-    for then in measured("report/then"):
-        told = [outcome_of(then, "quick"), outcome_of(then, "full"), outcome_of(now[then["name"]], "quick")]
-        rows.append([then["name"], then["what"], *told])
+def each_blind() -> list[list[str]]:
+    """Returns the rows of a table with what the quick report said of each bug of the blind set."""
+    rows = [["bug", "what it does", "`--quick`", "what the report said"]]
+    for x in [x for x in measured("report/blind") if not x.get("healthy")]:
+        told = "named" if x["named"] else "found, not named" if x["found"] else "missed"
+        rows.append([x["bug"], x["edit"], told, x["said"].replace("|", "/")])
+    return rows
+
+
+def each_healthy() -> list[list[str]]:
+    """Returns the rows of a table with how many verdicts of each kind healthy runs got."""
+    rows = [["healthy run", "good", "cannot tell", "caution or bad"]]
+    for x in [x for x in results() if x["kind"] == "healthy"]:
+        of = [y["status"] for y in x["findings"]]
+        rows.append([f"`{x['what']}`", of.count("good"), of.count("cannot tell"), len(plant.alarms(x))])
+    return [[str(x) for x in row] for row in rows]
+
+
+def each_reference() -> list[list[str]]:
+    """Returns the rows of a table with what the reference runs earned in each environment."""
+    number = lambda x: short(x).replace("-", "−")
+    rows = [["environment", "untrained", "return after 983,040 steps: median, range"]]
+    for env_id, curves in json.loads((FIGURES.parent / "diagnostics" / "reference.json").read_text()).items():
+        last = [x[-1] for x in curves["returns"]]
+        earned = f"{number(np.median(last))}, {number(min(last))} to {number(max(last))}"
+        rows.append([env_id, number(np.mean(curves["untrained"])), earned])
     return rows
 
 
 TABLES = {
     "rates": rates,
-    "later": later_bugs,
-    "bugs": lambda: sabotage.each_bug(results()),
+    "blind": each_blind,
+    "bugs": each_bug,
+    "healthy": each_healthy,
     "references": each_reference,
 }
-PICTURES = {"hit_rate": draw_hit_rate}
+PICTURES = {}

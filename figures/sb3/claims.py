@@ -1,65 +1,60 @@
-"""What an agent of Stable-Baselines3 is like: pictures alone, since no paper's claim is about it."""
-
-from collections.abc import Callable
-from typing import Any
+"""What an agent of Stable-Baselines3 is like. No paper's claim is about it."""
 
 import numpy as np
-from claims import new_figure
-from estimates import measured
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from measuring import figures
+from estimates import measured, show
+from measuring import intervals, plots
+from pictures import LINES, STYLES, new_figure
 
-VERSION = "v5"
 BATCH = 2048  # pairs of a rollout in both programs
-COLUMNS = {  # title, and the number of a cell
-    "batch / noise scale": lambda x: max(0.0, BATCH * x["noise_scale"]["grad_sq"] / x["noise_scale"]["trace"]),
-    "mean KL of an update (nats)": lambda x: x["heldout"]["mean_kl"],
-    "median relative error of V": lambda x: x["value_error"]["median"],
-    "critic's step, as a share\nof Adam's without eps": lambda x: x["critic_step"],
+COLUMNS = {  # title, what a row must have, and the number of a row
+    "batch / noise scale": ("noise_scale", lambda x: max(0.0, BATCH * x["grad_sq"] / x["trace"])),
+    "mean KL of an update (nats)": ("heldout", lambda x: x["mean_kl"]),
+    "median relative error of V": ("value_error", lambda x: x["median"]),
+    "critic's step, as a share\nof Adam's without eps": ("critic_step", lambda x: x),
 }
+norms = [x for place in ("hopper", "halfcheetah") for x in measured(f"sb3/{place}") if "grads_clipped" in x]
 
 
-def draw_sb3() -> Figure:
+def finals(place: str, algo: str) -> list[float]:
+    [x] = [x for x in measured("sb3/rewards")["settings"] if (x["env_id"], x["algo"]) == (f"{place}-v5", algo)]
+    return x["finals"]
+
+
+def at(place: str, algo: str, iteration: int, name: str, digits: int) -> str:
+    """Writes a number of three runs at an iteration."""
+    rows = [x for x in measured(f"sb3/{place.lower()}") if (x["algo"], x.get("iteration")) == (algo, iteration)]
+    found = [x["heldout"]["mean_kl"] if name == "mean_kl" else x[name] for x in rows]
+    assert len(found) == 3
+    return show(intervals.mean_of(found), digits)
+
+
+def sb3():
     """Draws PPO of Stable-Baselines3 (SB3) and of this project, each at its defaults, in two environments: three seeds
     as thin lines, and their mean. Only SB3 has a joint gradient norm, so only its critic's step is shortened by it."""
-    figure, axes = new_figure(2, len(COLUMNS), 4.8, sharex=True, sharey="col")
-    looks = {"PPO of SB3": figures.look("trpo_plus"), "ppo.py": figures.look("ppo")}
-    for row, env in zip(axes, ("hopper", "halfcheetah")):
-        cells = measured(f"sb3/{env}")
-        for (name, style), algo in zip(looks.items(), ("sb3", "ppo")):
-            for axis, number in zip(row, COLUMNS.values()):
-                draw_seeds(axis, [x for x in cells if x["algo"] == algo], number, style | dict(label=name))
-        row[0].set_ylabel(cells[0]["run"].split("__")[0])
+    figure, axes = new_figure(2, len(COLUMNS), 4.6, sharex=True, sharey="col")
+    for row, place in zip(axes, ("Hopper", "HalfCheetah")):
+        for axis, (title, (name, number)) in zip(row, COLUMNS.items()):
+            for k, (algo, label) in enumerate(dict(ppo="ppo.py", sb3="PPO of SB3").items()):
+                of_runs, style = {}, dict(color=STYLES[("PPO", "PPO of SB3")[k]][0], ls=LINES[k])
+                for x in measured(f"sb3/{place.lower()}"):
+                    if x["algo"] == algo and name in x:
+                        of_runs.setdefault(x["run"], {})[x["iteration"]] = number(x[name])
+                for of in of_runs.values():
+                    axis.plot(of.keys(), of.values(), lw=0.6, **style)
+                common = sorted(set.intersection(*map(set, of_runs.values()))) if of_runs else []
+                means = [np.mean([x[i] for x in of_runs.values()]) for i in common]
+                axis.plot(common, means, marker="op"[k], ms=4, label=label, **style)
+            axis.set_title(title if place == "Hopper" else "", fontsize=9)
+            axis.set_xlabel("iteration" if place != "Hopper" else "", fontsize=9)
+        row[0].set_ylabel(f"{place}-v5", fontsize=9)
     axes[0, 0].set_yscale("symlog", linthresh=0.01, linscale=0.5)
     axes[0, 0].set_ylim(-0.001, 6)
     axes[0, 0].set_yticks([0, 0.01, 0.1, 1], ["0", "0.01", "0.1", "1"])
     for axis in axes[:, 1:3].ravel():
         axis.set_yscale("log")
-        figures.label_log_axis(axis)
+        plots.label_log_axis(axis)
     axes[0, 3].set_ylim(0, 1.05)
-    for axis, title in zip(axes[0], COLUMNS):
-        axis.set_title(title, fontsize=9)
-    for axis in axes[1]:
-        axis.set_xlabel("iteration")
-    figure.legend(
-        *axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=2, frameon=False, fontsize=9
-    )
     return figure
 
 
-def draw_seeds(axis: Axes, cells: list[dict[str, Any]], number: Callable, style: dict[str, Any]) -> None:
-    """Draws a number of each run as a thin line, and the mean of the runs with markers."""
-    of_runs = {}
-    for cell in cells:
-        try:
-            of_runs.setdefault(cell["run"], {})[cell["iteration"]] = number(cell)
-        except KeyError:  # it was not measured at this checkpoint
-            pass
-    for of_run in of_runs.values():
-        axis.plot(list(of_run), list(of_run.values()), **style | dict(marker="", linewidth=0.6, label=None))
-    common = sorted(set.intersection(*map(set, of_runs.values()))) if of_runs else []
-    axis.plot(common, [np.mean([x[at] for x in of_runs.values()]) for at in common], **style)
-
-
-PICTURES = {"sb3": draw_sb3}
+PICTURES = dict(sb3=sb3)

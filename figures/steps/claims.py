@@ -1,102 +1,103 @@
-"""How far a step goes (IM's Fig. 2 to 4; TPG's Fig. 9 and 28)."""
+"""How far a step goes (IM's Fig. 2 to 4; TPG's Fig. 9 and 28), and what the typical update does to the reward."""
 
-from collections.abc import Callable, Iterable
+import functools
+from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from claims import Cells, draw_rows, new_figure, of_seeds, of_sign
-from estimates import PLACES, Estimate, OfSeed, by_seed, in_percent, in_places, measured, plain, span
-from matplotlib.figure import Figure
-from measuring import figures, intervals
+from claims import Cells, answered, of_sign, tally
+from estimates import PLACES, Estimate, agent, by_seed, in_percent, measured, plain
+from measuring import intervals, plots
+from pictures import LINES, STYLES, forest, new_figure
 from scipy import stats
 
-VERSION = "v5"
 BOUNDS = dict(Hopper=0.13, Walker2d=0.04, Humanoid=0.07)  # TRPO's, on the mean KL
 AGENTS = "PPO", "PPO-M", "TRPO"
 
 
-def steps(form: str, judge: Callable, bound: float | None = None, above: bool = True) -> Cells:
-    return of_seeds(form, judge, in_places("steps/{}"), bound, above)
+def numbers(rows: list[dict[str, Any]], part: str, bound: float) -> SimpleNamespace:
+    """Returns the mean KL and that of one state as shares of TRPO's bound, and the largest ratio."""
+    kl, state, ratio = (np.array([x[part][name] for x in rows]) for name in ("mean_kl", "max_kl", "max_ratio"))
+    return SimpleNamespace(kl=kl / bound, state=state / bound, ratio=ratio, at=[x["iteration"] for x in rows])
 
 
-def of_steps(cells: list[dict[str, Any]], number: str, part: str = "train") -> np.ndarray:
-    return np.array([x[part][number] for x in cells])
+@functools.cache
+def seeds(place: str) -> list[dict[str, Any]]:
+    """Returns these numbers of the steps of each seed by agent; `held` has the same on held-out states."""
+    found = []
+    for of in by_seed(f"steps/{place.lower()}"):
+        found.append({})
+        for name, rows in of.items():
+            x = found[-1][name.replace("-", "_")] = numbers(rows, "train", BOUNDS[place])
+            x.held = numbers(rows, "heldout", BOUNDS[place])
+        found[-1]["ratios"] = np.concatenate([x.ratio for x in found[-1].values()])
+    return found
 
 
-def share(env: str, of: OfSeed, name: str, part: str = "train") -> np.ndarray:
-    """Returns the mean KL of an agent's steps as a share of TRPO's bound."""
-    return of_steps(of[name], "mean_kl", part) / BOUNDS[env]
+def rise(x: np.ndarray) -> float:
+    """Returns the mean of the last quarter divided by that of the first."""
+    return x[-(len(x) // 4) :].mean() / x[: len(x) // 4].mean()
 
 
-def keeps_bound(env: str, of: OfSeed) -> tuple:
-    kl = share(env, of, "TRPO")
-    return (f"{(kl <= 1).sum()} of {len(kl)}", f"{np.median(kl):.2f}"), bool((kl <= 1).all())
+def peaks(x: np.ndarray) -> bool:
+    return bool(0 < x.argmax() < len(x) - 1 and x[-1] < x[0])
 
 
-def keeps_bound_heldout(env: str, of: OfSeed) -> tuple:
-    kl = share(env, of, "TRPO", "heldout")
-    return (f"{(kl <= 1).sum()} of {len(kl)}",), kl.max()
-
-
-def exceeds_ratio(env: str, of: OfSeed) -> tuple:
-    largest = np.concatenate([of_steps(of[name], "max_ratio") for name in AGENTS])
-    return (f"{(largest > 1.2).sum()} of {len(largest)}", span(largest, 1)), largest.min()
-
-
-def exceeds_in_a_state(env: str, of: OfSeed) -> tuple:
-    largest = of_steps(of["TRPO"], "max_kl") / BOUNDS[env]
-    return (span(largest),), np.median(largest)
-
-
-def peaks_and_rises(env: str, of: OfSeed) -> tuple:
-    ppo, ppo_m = (of_steps(of[name], "mean_kl") for name in ("PPO", "PPO-M"))
-    k, quarter = int(np.argmax(ppo)), len(ppo) // 4
-    rise = ppo_m[-quarter:].mean() / ppo_m[:quarter].mean()
-    so = bool(0 < k < len(ppo) - 1 and ppo[-1] < ppo[0] and rise > 1)
-    return (str(of["PPO"][k]["iteration"]), f"{rise:.1f}"), so
-
-
-def both_stay_small(env: str, of: OfSeed) -> tuple:
-    most = [share(env, of, name).max() for name in ("PPO", "PPO-M")]
-    return tuple(f"{x:.2f}" for x in most), max(most)
-
-
-def only_ppo_m_goes_far(env: str, of: OfSeed) -> tuple:
-    ppo, ppo_m = (share(env, of, name) for name in ("PPO", "PPO-M"))
-    return (f"{ppo_m.max():.2f}", f"{(ppo > ppo_m).sum()} of {len(ppo)}"), ppo_m.max()
-
-
-def ratio_is_nearer(env: str, of: OfSeed) -> tuple:
-    ppo, ppo_m = (of_steps(of[name], "max_ratio") for name in ("PPO", "PPO-M"))
-    return (f"{(ppo < ppo_m).sum()} of {len(ppo)}",), bool((ppo < ppo_m).mean() > 0.5)
+def at_steps(form: str, so: str) -> Cells:
+    return tally({x: [dict(y, rise=rise, peaks=peaks) for y in seeds(x)] for x in PLACES}, form, so)
 
 
 # What the typical update does to the reward (protocol.md) -------------------------------------------------------------
 
 MARGIN, BATCHES, UPDATED = 5, (2048, 50_000), ("Walker2d", "Hopper")
 FIRST, LATER = (0,), (150, 300, 450)  # iterations
+CASES = [(x, y) for x in UPDATED for y in AGENTS]
+TOGETHER = [([f"{name}'s update from {pairs:,} pairs" for name in AGENTS], UPDATED) for pairs in BATCHES]
 
 
-def changes(place: str, name: str, pairs: int, iterations: Iterable[int]) -> list[dict[str, Any]]:
+def changes(place: str, name: str, pairs: int, iterations: Iterable[int] = LATER) -> list[dict[str, Any]]:
     """Returns the cells of all seeds at these iterations."""
     cells = [x for x in measured(f"steps/updates_{place.lower()}") if x["iteration"] in iterations]
     return [x for x in cells if x["agent"].removeprefix("CL-") == name and x["step_pairs"] == pairs]
 
 
-def mean_change(place: str, name: str, pairs: int, iterations: Iterable[int] = LATER) -> Estimate:
+def change(place: str, name: str, pairs: int, iterations: Iterable[int] = LATER) -> Estimate:
     """Returns the mean change of the return by an update, over the checkpoints, which are taken as fixed: the samples
     are updates, and not seeds."""
-    samples = [np.array([y["mean"] for y in x["changes"]]) for x in changes(place, name, pairs, iterations)]
+    samples = [[y["mean"] for y in x["changes"]] for x in changes(place, name, pairs, iterations)]
     return Estimate(samples, [1 / len(samples)] * len(samples))
 
 
-def spread_and_harm(place: str, name: str, pairs: int) -> dict[str, dict[str, Any]]:
+def more(place: str, name: str) -> Estimate:
+    """Returns by how much more an update from many pairs raises the return than one from a training batch."""
+    few, many = (change(place, name, pairs) for pairs in BATCHES)
+    return Estimate(many.samples + few.samples, [*many.weights, *(-x for x in few.weights)])
+
+
+def as_sample(x: Estimate, by: int = 1) -> Estimate:
+    """Returns the same with the checkpoints as the sample, as if they were independent, or runs of `by` checkpoints."""
+    count = round(1 / x.weights[0])
+    parts = np.array([y.mean() for y in x.samples]).reshape(-1, count)  # of a difference: the many and the few
+    return Estimate([(parts[0] - parts[1:].sum(0)).reshape(-1, by).mean(1)])
+
+
+def updates(estimate, *of: Any) -> Cells:
+    """Judges whether the typical update raises the reward at these checkpoints, and says what its interval is with the
+    three runs as the sample."""
+    found = {place: estimate(place, *of) for place in UPDATED}
+    by = 3 if FIRST not in of else 1  # checkpoints of a run
+    return {x: of_sign(y, text=f"{answered(y, MARGIN)}; over runs {as_sample(y, by)}") for x, y in found.items()}
+
+
+@functools.cache
+def scatter(place: str, name: str, pairs: int) -> dict[str, dict[str, Any]]:
     """Returns the standard deviation of the true changes within a checkpoint, and the share of updates that lower the
     reward, if true changes are normal with this standard deviation, with BCa intervals over updates. Their mean is that
     over all checkpoints, as planned, or each checkpoint's own. Where the noise of the episodes explains all of the
     scatter, the shares would be 0 or 1, whatever the intervals of the means say, so that there are none."""
-    samples = mean_change(place, name, pairs).samples
-    noise = np.mean([x["noise"] ** 2 for x in changes(place, name, pairs, LATER)])  # a variance
+    samples = change(place, name, pairs).samples
+    noise = np.mean([x["noise"] ** 2 for x in changes(place, name, pairs)])  # a variance
 
     def spread(*x: np.ndarray) -> np.ndarray:
         return np.maximum(sum(y.var(-1, ddof=1) for y in x) / len(x) - noise, 0) ** 0.5
@@ -112,50 +113,29 @@ def spread_and_harm(place: str, name: str, pairs: int) -> dict[str, dict[str, An
     return found | {name: intervals.bootstrap(share, *samples) for name, share in shares.items()}
 
 
-def gain_of_more_pairs(place: str, name: str) -> Estimate:
-    """Returns by how much more an update from many pairs raises the return than one from a training batch."""
-    few, many = (mean_change(place, name, pairs) for pairs in BATCHES)
-    return Estimate(many.samples + few.samples, [*many.weights, *(-x for x in few.weights)])
-
-
-def gained_in_training(place: str, name: str) -> list[float]:
+def gained(place: str, name: str) -> list[float]:
     """Returns by how much training raised the return from the first to the last of the later checkpoints, per update,
     for each seed."""
-    cells = changes(place, name, BATCHES[0], LATER)
+    cells = changes(place, name, BATCHES[0])
     returns = {(x["run_seed"], x["iteration"]): np.mean([y["before"] for y in x["changes"]]) for x in cells}
     first, *_, last = LATER
     return [(returns[seed, last] - y) / (last - first) for (seed, at), y in sorted(returns.items()) if at == first]
 
 
-def of_updates(estimate: Callable, *of: Any) -> Cells:
-    """Judges whether the typical update raises the reward."""
-    found = {place: estimate(place, *of) for place in UPDATED}
-    return {place: of_sign(x, margin=MARGIN) for place, x in found.items()}
+def lengths(*names: str, places: Iterable[str] = UPDATED) -> np.ndarray:
+    """Returns by how much longer a step from 2,000 pairs is than one from 50,000 of the same checkpoint, in parameters,
+    at the checkpoints of single steps after iteration 0."""
+    of = {}
+    for x in (x for place in places for x in measured(f"landscapes/{place.lower()}") if agent(x) in names):
+        of.setdefault((x["run"], x["iteration"]), {})[x["step_pairs"]] = x["step_norm"]
+    return np.array([x[2000] / x[50_000] for x in of.values()])
 
 
-TYPICAL = {  # the primary tests, by the size of the batch
-    pairs: {
-        f"{name}'s update from {pairs:,} pairs": lambda name=name, pairs=pairs: of_updates(mean_change, name, pairs)
-        for name in AGENTS
-    }
-    for pairs in BATCHES
-}
-UPDATES = {name: judge for of in TYPICAL.values() for name, judge in of.items()}
-UPDATES |= {f"{x}'s gains from more pairs": lambda x=x: of_updates(gain_of_more_pairs, x) for x in AGENTS}
-UPDATES |= {
-    f"{name}'s update of an untrained policy, from {pairs:,} pairs": lambda name=name, pairs=pairs: of_updates(
-        mean_change, name, pairs, FIRST
-    )
-    for pairs in BATCHES
-    for name in AGENTS
-}
-
-
-def over_checkpoints(*estimates: Estimate) -> Estimate:
-    """Returns the mean of an estimate, or of the difference of two, with the checkpoints as the sample, as if the nine
-    were independent."""
-    one, *other = (np.array([x.mean() for x in of.samples]) for of in estimates)
-    return Estimate([one - other[0] if other else one])
+def sampled(pairs: int) -> Estimate:
+    """Returns the final reward of PPO with so many pairs an iteration, at its usual learning rate."""
+    ends = f"num-steps={pairs} num-minibatches={pairs // 64} policy-lr=0.00045", "policy-lr=0.00045"
+    [x] = [x for x in measured("gradients/samples")["settings"] if x["label"] == f"ppo {ends[pairs == 2048]}"]
+    return Estimate([x["finals"]])
 
 
 def table_of_updates() -> Iterable[list[str]]:
@@ -164,67 +144,60 @@ def table_of_updates() -> Iterable[list[str]]:
     shares = "share that harms", "the same, at each checkpoint's own mean"
     yield ["", "sd of the true changes", *shares, "mean change, checkpoints as the sample"]
     for place, pairs, name in ((x, y, z) for x in UPDATED for y in BATCHES for z in AGENTS):
-        found = spread_and_harm(place, name, pairs)
+        found = scatter(place, name, pairs)
         seen = intervals.text(found["spread"], plain) if found["spread"]["mean"] else "hidden by the noise of episodes"
         row = [f"{place}-v5, {name}, {pairs:,} pairs", seen]
         row += [in_percent(found[x]) if x in found else "cannot be told" for x in ("harmful", "harmful_at_each")]
-        yield [*row, str(over_checkpoints(mean_change(place, name, pairs)))]
+        yield [*row, str(as_sample(change(place, name, pairs)))]
 
 
-CLAIMS = {
-    "IM: TRPO keeps its bound on the mean KL": lambda: steps("kept at {} steps; median {} of it", keeps_bound),
-    "IM: TRPO keeps it on held-out states": lambda: steps("kept at {} steps", keeps_bound_heldout, 1.1, False),
-    "IM: no algorithm keeps the ratio in bounds": lambda: steps("beyond at {} steps, {}", exceeds_ratio, 1.2),
-    "TPG: one state's KL is orders above the bound": lambda: steps("{} times the bound", exceeds_in_a_state, 100),
-    "IM: PPO's KL peaks, PPO-M's rises": lambda: steps(
-        "PPO's peak at iteration {} of 488; PPO-M's last quarter is {} times its first", peaks_and_rises
-    ),
-    "IM: PPO and PPO-M keep the KL small": lambda: steps("PPO at most {}, PPO-M {} of it", both_stay_small, 1, False),
-    "BLOG: PPO-M does not keep the KL small": lambda: steps(
-        "PPO-M at most {} of it; PPO's step is the longer at {}", only_ppo_m_goes_far, 1
-    ),
-    "BLOG: the optimizations keep the ratio nearer": lambda: steps("PPO's is the smaller at {}", ratio_is_nearer),
-} | UPDATES
-TOGETHER = [(list(of), PLACES[:2]) for of in TYPICAL.values()]
-TABLES = {"updates": table_of_updates}
+def promises() -> np.ndarray:
+    """Returns by how much the surrogate rises in each update."""
+    return np.array([y["promised"] for x in CASES for b in BATCHES for z in changes(*x, b) for y in z["changes"]])
 
 
-def draw_heldout() -> Figure:
+def signs(name: str, pairs: int) -> np.ndarray:
+    """Returns at each checkpoint whether its own interval is above 0 or below."""
+    ends = [x["change"]["interval"] for place in UPDATED for x in changes(place, name, pairs)]
+    return np.array([int(low > 0) - int(high < 0) for low, high in ends])
+
+
+# Pictures ------------------------------------------------------------------------------------------------------------
+
+
+def heldout():
     """Draws the mean KL on held-out states as a share of TRPO's bound, and the largest ratio, each seed a line."""
     figure, axes = new_figure(2, 3, 4.6, sharex=True, sharey="row")
     for column, place in zip(axes.T, PLACES):
-        seeds = by_seed(f"steps/{place.lower()}")
-        for of in seeds:
+        for i, of in enumerate(seeds(place)):
             for name in AGENTS:
-                style = figures.look(dict(PPO="ppo", TRPO="trpo").get(name, "ppo_m")) | dict(marker="", label=None)
-                style |= dict(label=name if of is seeds[0] else None, linewidth=1.1, alpha=0.85)
-                iterations = [x["iteration"] for x in of[name]]
-                column[0].plot(iterations, share(place, of, name, "heldout"), **style)
-                column[1].plot(iterations, of_steps(of[name], "max_ratio", "heldout"), **style)
-        column[0].axhline(1, color="black", lw=0.8, ls="--")
-        column[1].axhline(1.2, color="black", lw=0.8, ls="--")
-        column[0].set_title(f"{place}-v5, {len(seeds)} seed{'s' * (len(seeds) > 1)}", fontsize=10)
+                x = of[name.replace("-", "_")]
+                style = dict(color=STYLES[name][0], ls=LINES[AGENTS.index(name)], lw=1.2, label=None if i else name)
+                column[0].plot(x.at, x.held.kl, **style)
+                column[1].plot(x.at, x.held.ratio, **style)
+        for axis, bound, says in zip(column, (1, 1.2), ("TRPO's bound", "PPO clips at 1.2")):
+            axis.axhline(bound, color="black", lw=0.8, ls="--")
+            axis.text(488, 1.02 * bound, says if place == "Walker2d" else "", fontsize=8.5, ha="right", va="bottom")
+        column[0].set_title(f"{place}-v5, {len(seeds(place))} seed{'s' * (len(seeds(place)) > 1)}", fontsize=10)
         column[1].set(xlabel="iteration", yscale="log")
     axes[0, 0].set_ylabel("mean KL held out\nas a share of TRPO's bound", fontsize=9)
     axes[1, 0].set_ylabel("largest ratio held out", fontsize=9)
-    figures.label_log_axis(axes[1, 0])
-    axes[0, 0].text(488, 1.02, "TRPO's bound", fontsize=8.5, ha="right", va="bottom")
-    axes[1, 0].text(488, 1.24, "PPO clips at 1.2", fontsize=8.5, ha="right", va="bottom")
-    figure.legend(
-        *axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False, fontsize=9
-    )
+    plots.label_log_axis(axes[1, 0])
     return figure
 
 
-def draw_updates() -> Figure:
-    """Draws what the typical update changes: a dot a checkpoint, and the mean over checkpoints with its interval."""
-    series = {
-        f"{pairs:,} pairs": {f"{x}, {name}": mean_change(x, name, pairs) for x in UPDATED for name in AGENTS}
-        for pairs in BATCHES
-    }
-    return draw_rows(
-        series, "change of the return by an update: dots are checkpoints, lines 95 % intervals of means", MARGIN
+def drawn_updates():
+    """Draws what the typical update changes: thick intervals are over updates at these checkpoints, thin ones over
+    runs, dots are checkpoints."""
+    rows = {}
+    for place, name in CASES:
+        for pairs in BATCHES:
+            x = change(place, name, pairs)
+            x.wider = as_sample(x, 3)
+            rows.setdefault(f"{place}, {name}", {})[f"{place}, {pairs:,} pairs"] = x
+    return forest(
+        {"": rows}, "change of the return by an update; thin lines: the three runs are the sample", [MARGIN], True
     )
 
 
-PICTURES = {"heldout": draw_heldout, "updates": draw_updates}
+PICTURES = dict(heldout=heldout, updates=drawn_updates)

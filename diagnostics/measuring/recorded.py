@@ -1,0 +1,144 @@
+"""This module samples what the checks of a script judge: fresh segments and updates of a checkpoint that the script
+makes, beside what the environments themselves say of the same steps."""
+
+import contextlib
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from measuring import runs, sampling
+from measuring.runs import Source
+
+# In each segment these steps end an episode: by a time limit, in a terminal state, and by both. Otherwise a checkpoint
+# of long episodes would not show what the script does there.
+FORCED = {5: (False, True), 11: (True, False), 17: (True, True)}
+
+
+class Recorder(gym.Wrapper):
+    """Keeps what the environment itself says, below all that the script does to actions."""
+
+    rows = None  # until `play`, nothing is kept
+
+    def reset(self, **options: Any) -> tuple:
+        result = self.env.reset(**options)
+        self.obs, self.total, self.length = np.array(result[0], float), 0.0, 0
+        if self.rows is not None:
+            self.starts.append(self.obs)
+        return result
+
+    def step(self, action: np.ndarray) -> tuple:
+        given, before = np.array(action, float), self.obs  # the environment may change the action
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        self.obs, self.total, self.length = np.array(obs, float), self.total + float(reward), self.length + 1
+        if self.rows is not None:
+            forced = FORCED.get(len(self.rows), (False, False))
+            terminated, truncated = bool(terminated or forced[0]), bool(truncated or forced[1])
+            self.episodes += [(self.total, self.length)] * (terminated or truncated)
+            row = dict(obs=before, given=given, next_obs=self.obs, reward=float(reward), last=False)
+            self.rows.append(row | dict(terminated=terminated, truncated=truncated))
+        return obs, reward, terminated, truncated, info
+
+
+@contextlib.contextmanager
+def recorded() -> Iterator[None]:
+    """Makes gym.make return environments that are recorded."""
+    made = gym.make
+    gym.make = lambda *names, **options: Recorder(made(*names, **options))
+    try:
+        yield
+    finally:
+        gym.make = made
+
+
+def recorder_of(env: gym.Env) -> Recorder:
+    return env if isinstance(env, Recorder) else recorder_of(env.env)
+
+
+def play(module: Any, args: Any, state: Any) -> tuple[dict, dict]:
+    """Returns a rollout, copied since a script may use its arrays again, and what the environments say of its rows."""
+    envs = [recorder_of(worker.env) for worker in state.workers]
+    for env in envs:
+        env.rows, env.starts, env.episodes = [], [], []
+    data = sampling.roll_out(module, args, state)
+    data = {name: x if name == "episodes" else np.array(x) for name, x in data.items()}
+    for env in envs:
+        env.rows[-1]["last"] = True
+    rows = [row for env in envs for row in env.rows]
+    true = {name: np.array([row[name] for row in rows]) for name in rows[0]}
+    return data, true | {name: [x for env in envs for x in getattr(env, name)] for name in ("starts", "episodes")}
+
+
+class Script:
+    """A checkpoint's script with frozen statistics. `first` is a rollout of it, and `again` one from an equal state.
+    `data` is a second rollout, for which the policy has changed, and `batch` is made of it. Beside each rollout stands
+    what the environments say of it, which is `true` for the second."""
+
+    def __init__(self, source: Source, seed: int):
+        self.source, self.seed, self.module = source, seed, runs.load_script(source.script)
+        self.steps = max(64, min(runs.read_config(source.run)["args"]["num_steps"], 1024))
+        (args, self.before), equal = (self.fresh(6, max(4, 1024 // self.steps)) for _ in range(2))
+        self.first = play(self.module, args, self.before)
+        self.args = sampling.checkpoint_state(source)[1]  # schedules count in batches of the size that training uses
+        batch = self.module.estimate_advantages(self.args, self.before, self.first[0])
+        policy = moved(self.before.policy, lambda x: sampling.compare_policies(x, batch)[1].mean() > 1)
+        if hasattr(policy, "log_std"):
+            policy.log_std.data += 0.3
+        self.state = sampling.changed(self.before, policy=policy, iteration=self.before.iteration + 1)
+        self.data, self.true = play(self.module, args, self.state)
+        self.again = play(self.module, *equal)
+        self.batch = self.module.estimate_advantages(self.args, self.state, self.data)
+        self.critic, self.space = (
+            getattr(self.state, "value", None),
+            recorder_of(self.state.workers[0].env).action_space,
+        )
+
+    def fresh(self, seed: int, num_envs: int) -> tuple:
+        with recorded():
+            return sampling.fresh_state(self.source, (self.seed, self.source.iteration, seed), num_envs, self.steps)[1:]
+
+    def option(self, name: str, otherwise: Any = False) -> Any:
+        return getattr(self.args, name, otherwise)
+
+    def with_options(self, **options: Any) -> Any:
+        """Returns the arguments with these options, as far as the script has them."""
+        return replace(self.args, **{name: x for name, x in options.items() if hasattr(self.args, name)})
+
+    def statistics(self, ndim: int, state: Any = None) -> Any:
+        """Returns the running statistics of observations (1) or rewards (0), if the script keeps and uses any."""
+        used = self.option("obs_norm" if ndim else "reward_scale", True)
+        parts = vars(state or self.state).values() if used else ()
+        return next((x for x in parts if hasattr(x, "push") and np.ndim(x.mean) == ndim), None)
+
+    @cached_property
+    def new(self) -> tuple:
+        """A new run with one minibatch and four epochs: its arguments, its state after a rollout, and this rollout."""
+        args = self.with_options(policy_epochs=4, value_epochs=4, num_minibatches=1)
+        with recorded():
+            state = sampling.new_state(self.module, args)
+        return args, state, *play(self.module, replace(args, num_steps=self.steps), state)
+
+    def updated(self, args: Any = None, **changed: Tensor) -> tuple:
+        """Returns the state after an update of two epochs on the batch, or on a changed one, and what it logs."""
+        args = args or self.with_options(policy_epochs=2, value_epochs=2)
+        state = sampling.changed(sampling.copied(self.state), rng=np.random.default_rng(1))
+        return state, self.module.update(args, state, self.batch | changed)
+
+    an_update = cached_property(lambda self: self.updated())
+
+
+def moved(network: nn.Module, far_enough: Callable) -> nn.Module:
+    """Returns a copy of the network whose parameters walk at random until it is far enough, or for twenty steps."""
+    network, draw = copy.deepcopy(network), torch.Generator().manual_seed(0)
+    for length in np.geomspace(0.01, 1, 20):
+        for p in network.parameters():
+            p.data += length * torch.randn(p.shape, generator=draw)
+        if far_enough(network):
+            break
+    return network

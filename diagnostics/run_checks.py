@@ -1,0 +1,293 @@
+"""Is this run all right? This is one half of the report; script_checks.py is the other. It judges what is there: the
+log, the checkpoints, the rows that diagnostics have measured, and the fresh segments of the script's half."""
+
+import json
+import math
+from functools import cached_property, partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from measuring import checks, intervals, runs, sampling, table
+from measuring.checks import BAD, CANNOT_TELL, CAUTION, FACT, Verdict, verdict
+from measuring.intervals import percent, short, text
+from measuring.recorded import FORCED, Script
+from measuring.runs import Source
+
+CHECKS: list[checks.Check] = []
+check = checks.into(CHECKS)
+# Of each diagnostic the file of its rows, and what tells in a row how much was sampled for it.
+ROWS = dict(gradient="true_pairs", trust_region="heldout_pairs", value="heldout_pairs", updates="reward_pairs")
+REFERENCE = Path(__file__).with_name("reference.json")
+EVERY = 20_480  # environment steps between the points of its curves
+
+
+class Run:
+    """A run on disk: its progress by iteration, nan where there is no number, and what its checkpoints hold."""
+
+    def __init__(self, sources: list[Source], folders: list[Path], seed: int):
+        self.sources, self.seed, self.rows = sources, seed, partial(rows_from, sources, folders)
+        self.config = runs.read_config(sources[0].run)
+        self.args, self.batch_size = self.config["args"], runs.batch_size(self.config)
+        self.planned, rows = runs.planned_steps(self.config), runs.read_progress(sources[0].run)
+        self.progress = {x: np.full(int(rows[-1]["iteration"]) + 1, np.nan) for row in rows[:1] for x in row}
+        for i, name, x in [(int(row["iteration"]), *item) for row in rows for item in row.items()]:
+            # A mean KL that is not a number was no short step.
+            self.progress[name][i] = float("inf" if (name, x) == ("mean_kl", "nan") else x or "nan")
+        self.saved = {x.iteration: runs.checkpoint_of(x) for x in sources}
+
+    @cached_property
+    def script(self) -> Script:
+        with_step = [x for x in self.sources if x is not self.sources[-1] or runs.can_step(x)] or self.sources
+        return Script(with_step[-1], self.seed)
+
+    def logged(self, name: str) -> np.ndarray:
+        return self.progress.get(name, np.full(len(self.progress["global_step"]), np.nan))
+
+
+def rows_from(sources: list[Source], folders: list[Path], name: str) -> list[dict[str, Any]]:
+    """Returns a diagnostic's row of each checkpoint that has any, from most samples where it has several."""
+    found = [[row for x in dict.fromkeys(folders) for row in table.rows_of(x / f"{name}.jsonl", y)] for y in sources]
+    return [max(rows, key=lambda row: row[ROWS[name]]) for rows in found if rows]
+
+
+@check("it has run to its end")
+def ended(run: Run) -> Verdict:
+    """All planned steps are done. An agent of Stable-Baselines3 has ended where its next file would be beyond them."""
+    steps = run.progress["global_step"]
+    between = run.batch_size * int(np.diff([*run.saved])[-1:].sum()) if run.config["algo"] == "sb3" else 1
+    lacks = f"; progress.csv lacks {np.isnan(steps).sum():,} of {len(steps):,} iterations" * bool(np.isnan(steps).any())
+    number = f"{steps[-1]:,.0f} of {run.planned:,} steps{lacks}"
+    tell = "It has not ended: everything here is about an unfinished run."
+    return verdict(steps[-1] <= run.planned - max(1, between), tell, number, CAUTION)
+
+
+@check("its learning rates are what the arguments say", "update")
+def rates(run: Run) -> Verdict | None:
+    """In each iteration the logged rates are those of the arguments, with --anneal-lr times 1 - steps before / planned
+    steps (within 1 % of the first)."""
+    before, off = np.append(0, run.progress["global_step"][:-1]), {}
+    share = 1 - before / run.planned if run.args.get("anneal_lr") else np.ones(len(before))
+    for name in [x for x in ("policy_lr", "value_lr") if x in run.args and np.isfinite(run.logged(x)).any()]:
+        off[name] = np.nan_to_num(np.abs(run.logged(name) / run.args[name] - share))
+    if not off:
+        return None
+    name = max(off, key=lambda x: off[x].max())
+    at, many = int(off[name].argmax()), int((off[name] > 0.01).sum())
+    number = f"{name} {run.logged(name)[at]:.3g} in iteration {at}, where they say {run.args[name] * share[at]:.3g}"
+    return verdict(many, f"Learning rates are not what they say in {many:,} of {len(share):,} iterations.", number)
+
+
+@check("every part of its state goes on", "train, update, rollout")
+def goes_on(run: Run) -> Verdict:
+    """From checkpoint to checkpoint running statistics take in samples, the random generator has a new state and Adam's
+    moments and count of steps change, and no parameter of a network stands still for ten iterations (a line search may
+    refuse some steps)."""
+    wrong, tested = [], []
+    for name, part in run.saved[max(run.saved)].items():
+        at = {i: x[name] for i, x in run.saved.items() if name in x}
+        if name == "rng":
+            known = list(at.values())  # SB3 saves none, so all of its are alike
+            again = [k for n, k in enumerate(at) if at[k] in known[:n] and any(x != known[0] for x in known)]
+            found = [f"the random generator's state of iteration {k} has been there before" for k in again]
+        elif name in ("policy", "value"):
+            later = {i: [k for k in at if k >= i + 10][:1] for i in at}
+            still = [(x, i, k) for x in part for i in at for k in later[i] if torch.equal(at[i][x], at[k][x])]
+            found = [f"{x} of the {name} network stood still from iteration {i} to {k}" for x, i, k in still]
+        elif isinstance(part, dict) and {"count", "mean"} <= part.keys() and part["count"] > 1:
+            counts = [(i, k, at[i]["count"], at[k]["count"]) for i, k in pairwise(run.saved)]
+            bad = [x for x in counts if x[3] <= x[2] and run.args.get("norm_training", True)]
+            found = [f"{name} had seen {n:,.0f} samples by iteration {i} and {m:,.0f} by {k}" for i, k, n, m in bad]
+        elif name.endswith("_adam"):
+            same = [(i, k) for i, k in pairwise(run.saved) for x, y in zip(at[i], at[k]) if torch.equal(x, y)]
+            found = [f"a part of {name} is the same in iterations {i} and {k}" for i, k in same]
+        else:
+            continue
+        tested, wrong = [*tested, name], wrong + found[:1]
+    number = f"{', '.join(tested)} in {len(run.saved)} checkpoints"
+    return verdict(wrong, f"Something does not go on: {'; '.join(wrong)}.", number)
+
+
+@check("it learned")
+def learned(run: Run) -> Verdict:
+    """By progress.csv the last ten iterations have a higher return than the first that together have ten episodes
+    (Welch's t interval; a single first one counts as exact), and no lower one than the best ten between, by more than
+    a quarter of what was gained (corrected for the number of looks). Whether that is much, it does not say."""
+    returns, known = run.logged("episodic_return"), np.flatnonzero(np.isfinite(run.logged("episodic_return")))
+    early = known[: int((np.cumsum(run.progress["episodes"][known]) < 10).sum()) + 1]
+    tens = known[len(known) % 10 :].reshape(-1, 10)
+    few = Verdict(CANNOT_TELL, "There are too few episodes to tell whether it learned.", f"{len(known):,} with any")
+    if len(known) < 10 + len(early):
+        return few
+    first, last, best = returns[early], returns[tens[-1]], max(tens, key=lambda rows: returns[rows].mean())
+    gain = intervals.difference(last, first) if len(early) > 1 else intervals.mean_of(last - first)
+    fall = intervals.difference(returns[best], last, looks=len(tens))
+    number = f"return {text(gain)} above the {short(first.mean())} of iteration {early[-1]}"
+    if gain["interval"][1] <= 0:
+        where = "below where" if gain["interval"][1] < 0 else "where"
+        return Verdict(BAD, f"It ended {where} it began: if no other check says why, train another seed.", number)
+    if fall["interval"][0] > (returns[best].mean() - first.mean()) / 4:
+        number += f", and {text(fall)} below that of iterations {best[0]} to {best[-1]}"
+        return Verdict(CAUTION, "It was better before: `evaluate.py RUN` shows when.", number)
+    return Verdict(FACT, "It learned something.", number) if gain["interval"][0] > 0 else few._replace(number=number)
+
+
+@check("its return can be compared with that of reference runs")
+def reference(run: Run) -> Verdict | None:
+    """What ten runs of ppo.py with its defaults (1M steps) had logged in the 20,480 steps before the same step. Runs of
+    another length or other settings learn at another pace, so this is a fact and no verdict."""
+    known = json.loads(REFERENCE.read_text()).get(run.args["env_id"])
+    steps, returns, episodes = (run.logged(x) for x in ("global_step", "episodic_return", "episodes"))
+    at = min(int(steps[-1]) // EVERY, len(known["returns"][0])) if known else 0
+    here = (steps > EVERY * (at - 1)) & (steps <= EVERY * at) & np.isfinite(returns)
+    if not at or not here.any():
+        return None
+    mine, others = np.average(returns[here], weights=episodes[here]), [x[at - 1] for x in known["returns"]]
+    own = {name: runs.setting(run.config).get(name) for name in known["kind"]}
+    unlike = runs.differing([known["kind"], own])
+    number = f"{short(mine)} after {EVERY * at:,} steps, where {len(others)} runs of ppo.py with its defaults had "
+    number += f"{short(min(others))} to {short(max(others))}" + f"; it differs in {', '.join(unlike[:3])}" * bool(
+        unlike
+    )
+    return Verdict(FACT, "This is its return beside that of reference runs.", number)
+
+
+@check("its batch is large enough", "gradient.py")
+def batch(run: Run) -> Verdict | None:
+    """The batch is as large as the noise scale at the median checkpoint, or larger (McCandlish et al. 2018). Less is
+    usual where agents learn, so it gets no verdict; less than 1/100 is far too small."""
+    rows = [dict(iteration=x["iteration"]) | x["noise_scale"]["value network"] for x in run.rows("gradient")]
+    if not rows:
+        return None
+    trained = [x for x in rows if x["iteration"]] or rows
+    row = sorted(trained, key=lambda x: x["pairs"] or math.inf)[len(trained) // 2]
+    low, high = (math.inf if x is None else x for x in row["interval"] or (0, None))
+    K, cosines = run.batch_size, [short(run.batch_size / (run.batch_size + x)) for x in (high, low)]
+    number = f"noise scale {low:,.0f} to {high:,.0f} pairs at iteration {row['iteration']}, batch {K:,}: gradients of "
+    number += f"two batches have a cosine of {' to '.join(cosines)}"
+    if 100 * K < low < math.inf:
+        return Verdict(BAD, "The batch is far too small: try a larger --num-steps or more --num-envs.", number)
+    told = FACT if K < low < math.inf else CANNOT_TELL
+    tell = "A batch has more noise than signal, as usual." if told == FACT else "The batch may be too small."
+    return verdict(K < high, tell, number, told)
+
+
+@check("its steps are short", "trust_region.py")
+def lengths(run: Run) -> Verdict:
+    """The mean KL on the training batch is above its bound in at most 5 % of the iterations, in none ten times above it
+    with lower returns in the five after it than in the six to it, and held out at no checkpoint. The bound is TRPO's
+    own, on its schedule, or 0.13 nats, the largest in the tables of "Implementation Matters"."""
+    kls, returns, held = run.logged("mean_kl"), run.logged("episodic_return"), run.rows("trust_region")
+    if np.isnan(kls).all():
+        return Verdict(CANNOT_TELL, "No mean KL was logged.")
+    first, n = run.args.get("max_kl") or 0.13, max(len(kls), max(run.saved) + 1)
+    bound = first + np.arange(n) / (run.planned // run.batch_size) * ((run.args.get("max_kl_final") or first) - first)
+    long = np.flatnonzero(kls > 1.001 * bound[: len(kls)])  # a line search accepts what rounding puts onto the bound
+    number = f"mean KL {short(np.nanmedian(kls))} (median), above {short(bound[0])} nats in {len(long):,} iterations"
+    if len(long) > 0.05 * len(kls):
+        tell = f"Steps go too far, first in iteration {long[0]}: try a smaller --policy-lr or --max-kl or fewer epochs."
+        return Verdict(BAD, tell, number)
+    for i in long[kls[long] > 10 * bound[long]]:
+        before, after = (np.nanmedian([*returns[a:b], np.nan]) for a, b in ((max(0, i - 5), i + 1), (i + 1, i + 6)))
+        if not after >= before:
+            tell = f"A step went much too far, and returns fell: `replay.py RUN --from {i} --to {i + 1}` repeats it."
+            return Verdict(BAD, tell, f"mean KL {short(kls[i])} nats in iteration {i}")
+    for x, kl in [(x["iteration"], x["heldout"]) for x in held]:
+        low, _ = intervals.t_interval(kl["mean_kl_parts"] or [], looks=len(held)) or (0, 0)
+        if not low <= bound[x]:
+            return Verdict(CAUTION, "Held out, a step is too long.", f"{short(kl['mean_kl'])} nats at iteration {x}")
+    return verdict(False, "", number + f", nor held out at {len(held)} checkpoints" * bool(held))
+
+
+@check("its updates raise the return", "steps.py --rewards")
+def gains(run: Run) -> Verdict | None:
+    """Updates from fresh batches of the training's size raise the mean return at half of the checkpoints or more, and
+    lower it at none (t intervals, corrected for the number of checkpoints)."""
+    rows = [x for x in run.rows("updates") if 0.9 < x["step_pairs"] / run.batch_size < 1.1]
+    ends = [intervals.t_interval([y["mean"] for y in x["changes"]], looks=len(rows)) for x in rows]
+    rose, fell = sum(low > 0 for low, _ in ends), sum(high < 0 for _, high in ends)
+    number = "; ".join(f"{text(x['change'])} at iteration {x['iteration']}" for x in rows)
+    status = CANNOT_TELL if not fell else BAD if fell > rose else CAUTION
+    tell = f"Updates raise the return at {rose} of {len(rows)} checkpoints and lower it at {fell}."
+    return verdict(fell or 2 * rose < len(rows), tell, number, status) if rows else None
+
+
+def unforced(run: Run) -> dict[str, np.ndarray]:
+    """Returns the checkpoint's fresh segments, and what is true of them, without what was made to end early."""
+    data, true = run.script.first
+    rows = np.arange(len(data["obs"])) % run.script.steps > max(FORCED)
+    return {x: y[rows] for x, y in (dict(true_obs=true["obs"]) | data).items() if x != "episodes"}
+
+
+@check("its critic predicts", "value.py")
+def critic(run: Run) -> Verdict | None:
+    """Explained variance of the discounted returns of fresh segments: bad at 0, where it is no better than a constant,
+    caution where the interval ends at 0.05 or below, good above 0.5. Where returns are alike (a standard deviation
+    below a tenth of their mean) there is little to predict, and before 20,000 steps little can have been learned."""
+    s, data = run.script, unforced(run)
+    if not s.critic:
+        return None
+    returns = sampling.discounted_returns(s.args.gamma, s.critic, data)
+    errors = returns - s.critic(torch.from_numpy(data["obs"])).detach().double().numpy()
+    squares = [(x - x.mean()) ** 2 for x in (errors, returns)]
+    left = intervals.ratio_of_sums(*squares, data["ends"], in_logarithms=True)
+    low, high = (1 - x for x in (left["interval"] or [0, math.inf])[::-1])
+    number = f"explained variance {1 - left['mean']:.2g} [{low:.2g}, {high:.2g}] of held-out returns"
+    if returns.std() < 0.1 * abs(returns.mean()) or s.before.global_step < 20_000:
+        why = "it is early" if s.before.global_step < 20_000 else "returns are alike"
+        return Verdict(FACT, f"The critic is not judged, since {why}.", number)
+    if high <= 0.05:
+        what = "is no better than a constant" if high <= 0 else "predicts next to nothing"
+        return Verdict(BAD if high <= 0 else CAUTION, f"The critic {what}: `value.py RUN` shows its errors.", number)
+    return verdict(low <= 0.5, "The critic predicts a part.", number, CANNOT_TELL if high > 0.5 else FACT)
+
+
+@check("it explores")
+def explores(run: Run) -> Verdict | None:
+    """Stopped: a standard deviation was 5 % of half its action's range or more at the first checkpoint and is below
+    now. Small from the start: rescale the actions. Grown: it is 1.5 times what it was at first. Where the range is not
+    finite, empty, above 1e30 or squashed, 5 % of the first standard deviation count."""
+    if any("log_std" not in x["policy"] for x in run.saved.values()):
+        return None
+    stds = np.array([x["policy"]["log_std"].double().exp().tolist() for x in run.saved.values()])
+    low, high = (x.astype(float) for x in (run.script.space.low, run.script.space.high))
+    ranged = (high > low).all() and np.abs([low, high]).max() < 1e30 and run.args.get("bound_action") != "tanh"
+    first, *_, last = shares = stds / ((high / 2 - low / 2) if ranged else stds[0])
+    number = f"standard deviations {short(first.min())} to {short(first.max())} of "
+    number += f"{'half the range' if ranged else 'the first'} at first, {short(last.min())} to {short(last.max())} now"
+    stopped = (last < 0.05) & (first >= 0.05)
+    if stopped.any():
+        since = list(run.saved)[int((shares[:, stopped] >= 0.05).any(1).sum())]
+        tell = f"By iteration {since} it has stopped exploring in {stopped.sum()} of {len(last)} actions"
+        return Verdict(BAD if stopped.all() else CAUTION, f"{tell}: try a positive --entropy-coef.", number)
+    if (first < 0.05).any():
+        return Verdict(CAUTION, "Its noise was a small part of the range from the start: rescale the actions.", number)
+    tell = "Its noise has grown: if that is not meant, try a smaller --entropy-coef or --policy-lr."
+    return verdict((stds[-1] > 1.5 * stds[0]).any(), tell, number, CAUTION)
+
+
+@check("its normalizers let through what matters", "normalize_obs, scale_reward")
+def normalizers(run: Run) -> Verdict | None:
+    """No observation that varies has a standard deviation below 0.01, as the networks see it, for today's policy and
+    for an untrained one: then the statistics hold an outlier. Clips change at most 1 % of the observations and rewards
+    of fresh segments (t interval over episodes)."""
+    s, data, told, shares = run.script, unforced(run), [], {}
+    if known := s.statistics(1):
+        spread = np.array([x.std(0) for x in (data["true_obs"], s.new[3]["obs"])])  # today's and an untrained policy's
+        seen = (spread / (known.std + 1e-8))[:, (spread > 0).all(0)]
+        today, untrained = (f"{short(x.min())} to {short(x.max())}" for x in seen)
+        told = [f"observations have standard deviations of {today}, an untrained policy's {untrained}"]
+        if (seen.max(0) < 0.01).any():
+            tell = "The statistics of observations hold an outlier: the networks hardly see them vary."
+            return Verdict(BAD, tell, told[0])
+    for name, of_step in dict(obs=np.abs(data["obs"]).max(1), reward=np.abs(data["rewards"])).items():
+        if s.option(f"{name}_clip"):
+            shares[name] = intervals.ratio_of_sums(of_step >= s.option(f"{name}_clip_range"), 1, data["ends"])
+            told.append(f"{name} clipped in {text(shares[name], percent)} of {len(of_step):,} steps")
+    if many := [name for name, x in shares.items() if x["interval"] and x["interval"][0] > 0.01]:
+        return Verdict(BAD, f"Clipping changes many: try a larger --{many[0]}-clip-range.", "; ".join(told))
+    unclear = any(not x["interval"] or x["interval"][1] > 0.01 for x in shares.values())
+    tell = "There are too few episodes to tell whether clipping changes many."
+    return verdict(unclear, tell, "; ".join(told), CANNOT_TELL) if told else None

@@ -1,0 +1,94 @@
+"""Measures what this room's protocol asks for: training goes on from checkpoints with few or many pairs an update, or
+with shorter updates.
+
+    python figures/gains_add_up/measure.py runs/baselines/Hopper-v5__ppo__seed2* --checkpoints 150 300 --out results
+"""
+
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+sys.path.append(str(Path(__file__).parents[2] / "diagnostics"))
+
+from measuring import runs, sampling, table
+from measuring.runs import Source
+from measuring.sampling import GROUP
+
+
+@dataclass(frozen=True, kw_only=True)
+class Args(runs.Options):
+    checkpoints: tuple[int, ...] = (150, 300)
+    """iterations"""
+    pairs: int = 589_824
+    """state-action pairs of each continuation"""
+    reward_pairs: int = 40_000
+    """approximate number of pairs of the episodes of each policy"""
+
+
+ARMS = dict(few=(1, 1.0), short=(1, 0.4), many=(24, 1.0))  # batches of training in one update, and how much of it
+
+
+def measure(source: Source, seed: int, pairs: int, reward_pairs: int) -> dict[str, Any]:
+    """Returns the returns of the checkpoint's own policy, by seed of the episode, and for each arm those of its last
+    policy and a row for each of its iterations."""
+    seeds = seed, source.iteration, 7
+    length = np.mean([length for _, length in sampling.play(source, seeds, 0, GROUP)])
+    episodes = max(2, round(reward_pairs / length))
+    before = [x for x, _ in sampling.play(source, seeds, 0, episodes)]
+    calls = [(source, pairs, *arm, seeds, episodes) for arm in ARMS.values()]
+    return dict(before=before) | dict(zip(ARMS, table.side_by_side(continue_training, calls)))
+
+
+def continue_training(
+    source: Source, pairs: int, batches: int, share: float, seeds: tuple[int, ...], episodes: int
+) -> dict[str, Any]:
+    """Goes on from a checkpoint as a resumed run does, with live statistics and the unfinished episode, but at the
+    learning rates that it has now. Each update is made of so many batches of training, and the policy takes a share of
+    its step. Then the last policy plays episodes with its last statistics."""
+    script, args, state = sampling.training_state(source)
+    left = 1 - state.global_step / state.planned_steps
+    args = replace(args, num_steps=batches * args.num_steps, anneal_lr=False)
+    args = replace(args, policy_lr=left * args.policy_lr, value_lr=left * args.value_lr)
+    rows = []
+    for _ in range(pairs // (args.num_envs * args.num_steps)):
+        start = sampling.flat_parameters(state.policy)
+        experience = sampling.roll_out(script, args, state)
+        statistics = script.update(args, state, script.estimate_advantages(args, state, experience))
+        step = share * (sampling.flat_parameters(state.policy) - start)
+        if share < 1:
+            nn.utils.vector_to_parameters(start + step, state.policy.parameters())
+        returns = [x for x, _ in experience["episodes"]]
+        row = dict(episodes=len(returns), mean_return=float(np.mean(returns)) if returns else None)
+        row |= dict(step_norm=step.norm().item(), mean_kl=statistics["mean_kl"])
+        rows.append(row | dict(explained_variance=statistics["explained_variance"]))
+    return dict(returns=play(script, args, state, source, seeds, episodes), iterations=rows)
+
+
+def play(script: Any, args: Any, state: Any, source: Source, seeds: tuple[int, ...], episodes: int) -> list[float]:
+    """Plays episodes with the seeds that sampling.play has for those of the checkpoint's own policy."""
+    args = replace(args, num_envs=1, num_steps=32)
+    for part in vars(state).values():
+        if hasattr(part, "push"):
+            part.push = sampling.do_nothing
+    state = sampling.changed(state, workers=sampling.new_state(script, args).workers)
+    rngs = [sampling.generator(source, *seeds, i) for i in range(episodes)]
+    with torch.no_grad():
+        return [x for x, _ in sampling.play_episodes(script, args, state, rngs)]
+
+
+def main(argv: list[str] | None = None) -> None:
+    args = runs.read_options(Args, argv, __doc__)
+    chosen = [runs.with_step(sources, args.checkpoints) for sources in runs.open_runs(args.runs, args.script)]
+    sizes = dict(pairs=args.pairs, reward_pairs=args.reward_pairs)
+    for row in table.fill(args, "gains_add_up", measure, [(source, sizes) for source in sum(chosen, [])]):
+        gains = {arm: np.mean(row[arm]["returns"]) - np.mean(row["before"]) for arm in ARMS}
+        print(row["run"], row["iteration"], ", ".join(f"{arm} {x:+.0f}" for arm, x in gains.items()))
+
+
+if __name__ == "__main__":
+    runs.run_program(main)
