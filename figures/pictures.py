@@ -77,7 +77,8 @@ def save(figure: Figure, path: Path) -> None:
         axis.spines[["top", "right"]].set_visible(False)
         lines |= {y: x for x, y in zip(*axis.get_legend_handles_labels()) if y not in lines}
     room = int(8.8 / (0.6 + 0.075 * max(map(len, lines), default=1)))  # inches, of the figure and of the longest name
-    columns = min(5 if len(lines) == 5 else 4, room)
+    rows = -(-len(lines) // min(5 if len(lines) == 5 else 4, room)) or 1
+    columns = -(-len(lines) // rows)  # as even as they can be
     figure.legend(lines.values(), lines, loc="outside upper center", ncols=columns, frameon=False, fontsize=9)
     figure.savefig(path, dpi=150)
     # In 256 colours a picture looks the same and takes a third of the space.
