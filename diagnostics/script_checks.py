@@ -54,7 +54,9 @@ def noise(s: Script) -> Verdict:
     if (alike := np.abs(np.corrcoef(y.T) - np.eye(y.shape[1])).max()) > 0.5:
         return Verdict(BAD, "Dimensions of the action have the same noise.", f"correlation {alike:.2f}")
     off = [max(abs(z.mean()), abs(z.std() - 1) * 2**0.5) / (6 * z.size**-0.5) for z in found]
-    number = ", then ".join(f"mean {z.mean():.2f} and standard deviation {z.std():.2f}" for z in found)
+    number = ", and with a changed policy ".join(
+        f"mean {z.mean():.2f}, standard deviation {z.std():.2f}" for z in found
+    )
     number += f"; {6 * y.size**-0.5:.2f} more or less would be named"
     when = " once it has changed" * bool(off[0] <= 1)
     return verdict(not max(off) <= 1, f"The noise of the actions is not the policy's{when}.", number)
@@ -128,7 +130,7 @@ def ends(s: Script) -> Verdict:
     terminal = terminated | (truncated & (not s.option("bootstrap_truncation", True)))
     off = s.data.get("terminations", terminal) != terminal  # REINFORCE has no use for them
     wrong = s.data["ends"] != (terminated | truncated | s.true["last"])
-    number = f"{len(off):,} rows, {terminated.sum():,} terminal and {truncated.sum():,} at time limits"
+    number = f"{len(off):,} rows, {terminated.sum():,} terminal and {truncated.sum():,} at time limits, some made here"
     text = f"{wrong.sum():,} rows end where no episode or segment ends, or the other way round."
     text = f"{off.sum():,} rows are wrongly terminal or not: is it taken for a time limit?" if off.any() else text
     return verdict((off | wrong).any(), text, number)
@@ -225,7 +227,7 @@ LIKE = 0.9999  # cosine of gradients that are the same; a clip of the log ratio 
 def one_of(mine: Tensor, expected: list[Tensor], text: str, number: str = "") -> Verdict:
     """Judges whether a gradient [P] has the direction of one of those that are expected."""
     found = max((cosine(mine, x) for x in expected), key=lambda x: (x >= LIKE, abs(x)))
-    return verdict(not found >= LIKE and expected[0].any(), text, f"cosine {found:.5f}{number}")
+    return verdict(not found >= LIKE and expected[0].any(), text, f"cosine {found:.5f}{number}; {LIKE} is asked")
 
 
 def policy_gradient(s: Script, policy: nn.Module, **options: Any) -> Tensor:
@@ -418,9 +420,14 @@ def adam(s: Script) -> Verdict | None:
         ways = [adam_way(s, args, x, getattr(new, x), thirds, rates, eps) for eps in (1e-5, 1e-8)]
         mine = [flat(y, x) - flat(new, x) for y in (taken[2], taken[0], once)]
         off = min([((a - b).norm() / b.norm()).nan_to_num(math.inf).item() for a, b in zip(mine, way)] for way in ways)
-        told.append(f"{x} {percent(off[0])} off after {(mine[0].norm() / ways[0][0].norm()).item():.3g} times the way")
+        far = (mine[0].norm() / ways[0][0].norm()).item()
+        told.append(f"the {x} went {far:.3g} times as far as Adam, and ended {percent(off[0])} of the way off")
         if off[0] > 0.01:
-            where = [y for y, z in zip([*parts, "at the first: rate, gradient or batch are others"], off) if z > 0.01]
+            where = [
+                y
+                for y, z in zip([*parts, "at the first: rate, moments, gradient or batch are others"], off)
+                if z > 0.01
+            ]
             wrong.append(f"those of the {x} {where[-1]}")
     return verdict(wrong, f"Steps part from Adam's, {'; '.join(wrong)}.", "; ".join(told)) if told else None
 
