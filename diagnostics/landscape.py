@@ -58,8 +58,8 @@ def measure(source: Source, seed: int, grid: int, step_pairs: list[int], reward_
     steps = {pairs: take_step(source, seeds, pairs, points) for pairs in step_pairs}
     # A point that is not on a step is played only once for all steps.
     places = {(a, b, pairs if a else 0): start + b * random + a * steps[pairs][0] for pairs in steps for a, b in points}
-    policies = [((*seeds, 2), parameters.numpy()) for parameters in places.values()]
-    played = sampling.play_policies(source, policies, 0, max(2, round(reward_pairs / length)))
+    policies = [(source, (*seeds, 2), parameters.numpy()) for parameters in places.values()]
+    played = sampling.play_policies(policies, 0, max(2, round(reward_pairs / length)))
     played = {place: np.array(episodes).T for place, episodes in zip(places, played)}  # returns and lengths, by seed
     before, found = played[0, 0, 0][0], []
     for pairs, (step, surrogates) in steps.items():

@@ -67,14 +67,12 @@ def measure(source: Source, seed: int, first: int, last: int, episodes: int) -> 
     with TemporaryDirectory() as folder:
         shutil.copy(source.run / "config.json", folder)  # makes the folder a run for the worker processes
         taken = replay(sources_between(run, first, last), first, last, Path(folder))
-        groups, calls = [(k, min(sampling.GROUP, episodes - k)) for k in range(0, episodes, sampling.GROUP)], []
-        for i in range(first, last):
-            next_one = Source(source.script, Path(folder), i + 1)
-            calls += [(next_one, (seed,), *group, parameters) for parameters in taken[i][1:] for group in groups]
-        played = iter(table.side_by_side(sampling.play_seeds, calls))  # all at once, so that no process waits
-        for i in range(first, last):
+        states = {i: Source(source.script, Path(folder), i + 1) for i in range(first, last)}
+        policies = [(states[i], (seed,), parameters) for i in states for parameters in taken[i][1:]]
+        played = iter(sampling.play_policies(policies, 0, episodes))  # all at once, so that no process waits
+        for i in states:
             for when in WHEN:
-                returns, lengths = zip(*[episode for _ in groups for episode in next(played)])
+                returns, lengths = zip(*next(played))
                 taken[i][0][when] = dict(returns=list(returns), lengths=list(lengths))
     return dict(updates=[taken[i][0] for i in range(first, last)])
 

@@ -49,8 +49,9 @@ class Run:
 
 def rows_from(sources: list[Source], folders: list[Path], name: str) -> list[dict[str, Any]]:
     """Returns a diagnostic's row of each checkpoint that has any, from most samples where it has several."""
-    found = [[row for x in dict.fromkeys(folders) for row in table.rows_of(x / f"{name}.jsonl", y)] for y in sources]
-    return [max(rows, key=lambda row: row[ROWS[name]]) for rows in found if rows]
+    found = [table.rows_of(folder / f"{name}.jsonl", sources) for folder in dict.fromkeys(folders)]
+    of_checkpoints = [sum(rows, []) for rows in zip(*found)]
+    return [max(rows, key=lambda row: row[ROWS[name]]) for rows in of_checkpoints if rows]
 
 
 @check("it has run to its end")
@@ -254,7 +255,8 @@ def explores(run: Run) -> Verdict | None:
     stds = np.array([x["policy"]["log_std"].double().exp().tolist() for x in run.saved.values()])
     low, high = (x.astype(float) for x in (run.script.space.low, run.script.space.high))
     ranged = (high > low).all() and np.abs([low, high]).max() < 1e30 and run.args.get("bound_action") != "tanh"
-    first, *_, last = shares = stds / ((high / 2 - low / 2) if ranged else stds[0])
+    shares = stds / ((high / 2 - low / 2) if ranged else stds[0])
+    first, last = shares[0], shares[-1]
     number = f"standard deviations {short(first.min())} to {short(first.max())} of "
     number += f"{'half the range' if ranged else 'the first'} at first, {short(last.min())} to {short(last.max())} now"
     stopped = (last < 0.05) & (first >= 0.05)

@@ -111,9 +111,9 @@ def measure_updates(source: Source, seed: int, reward_pairs: int, updates: int, 
     size = max(1, round(step_pairs / num_steps)), num_steps
     taken = table.side_by_side(take_update, [(source, (*seeds, 4, size[0], i), *size) for i in range(updates)])
     before = sampling.flat_parameters(sampling.checkpoint_state(source)[2].policy).numpy()
-    policies = [((*seeds, 5, step_pairs, i), x) for i, (after, _) in enumerate(taken) for x in (before, after)]
+    policies = [(source, (*seeds, 5, step_pairs, i), x) for i, (after, _) in enumerate(taken) for x in (before, after)]
     episodes = max(2, round(reward_pairs / 2 / length))
-    returns = [np.array(x)[:, 0] for x in sampling.play_policies(source, policies, 0, episodes)]
+    returns = [np.array(x)[:, 0] for x in sampling.play_policies(policies, 0, episodes)]
     changes = [
         intervals.paired_change(*before_and_after) | dict(promised=promised)
         for *before_and_after, (_, promised) in zip(returns[::2], returns[1::2], taken)

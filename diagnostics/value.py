@@ -50,8 +50,6 @@ class Args(runs.LabelledOptions):
 
 # Errors --------------------------------------------------------------------------------------------------------------
 
-TARGETS = dict(gae="GAE targets", returns="returns, bootstrapped at cuts", released="returns as released")
-
 
 def measure(source: Source, seed: int, heldout_pairs: int) -> dict[str, Any]:
     """Returns the value network's errors after the next iteration, on that iteration's batch and on fresh segments."""

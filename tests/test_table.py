@@ -128,7 +128,7 @@ def test_rows_belong_to_checkpoints_and_not_to_names(known, tmp_path):
         load("evaluate").main([folder, *flags])
     assert rows(tmp_path / "out", "evaluate")[:2] == found
     source = measuring.runs.Source(ROOT / "algos" / "ppo.py", tmp_path / "b/seed1", 6)
-    assert measuring.table.rows_of(tmp_path / "out" / "evaluate.jsonl", source) == found[1:]
+    assert measuring.table.rows_of(tmp_path / "out" / "evaluate.jsonl", [source]) == [found[1:]]
     last = rows(tmp_path / "out", "evaluate")[2]
     assert (last["algo"], last["env_id"], last["run_seed"]) == ("ppo", "environments:Chain-v0", 2)
 

@@ -126,7 +126,7 @@ def test_errors_by_distance_are_those_of_checkpoints_after_the_first(known, tmp_
         measuring.plots.line_styles({"ppo": "ppo"})["ppo"],
     )
     for factor in (1, 1000):
-        for x in (x for name in module.TARGETS for x in module.heldout_bins(cells[0], name)):
+        for x in (x for name in module.COLUMNS for x in module.heldout_bins(cells[0], name)):
             x["mean"] = factor * x["mean"]
         for shown in (cells, cells[:1]):
             module.draw_errors([style], [shown], tmp_path / "value.png")

@@ -80,8 +80,11 @@ def run_program(main: Callable[[], None]) -> None:
     except KeyboardInterrupt:
         with contextlib.suppress(SystemExit):
             stop("interrupted; the same command resumes from what is kept", 130)
-        atexit._run_exitfuncs()  # removes temporary files and semaphores
-        os._exit(130)  # at once; a normal exit would wait for the threads that are measuring a row
+        # A normal exit would wait for the threads that are measuring a row. This one has to tidy up by itself: it
+        # writes what was printed, and removes temporary files and semaphores.
+        sys.stdout.flush()
+        atexit._run_exitfuncs()
+        os._exit(130)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise

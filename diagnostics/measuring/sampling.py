@@ -325,14 +325,15 @@ def play(
     source: Source, seed: tuple[int, ...], first: int, last: int, parameters: np.ndarray | None = None
 ) -> list[tuple[float, int]]:
     """Returns the return and the length of the episodes first, ..., last - 1 (see play_seeds)."""
-    return play_policies(source, [(seed, parameters)], first, last)[0]
+    return play_policies([(source, seed, parameters)], first, last)[0]
 
 
 def play_policies(
-    source: Source, policies: list[tuple[tuple[int, ...], np.ndarray | None]], first: int, last: int
+    policies: list[tuple[Source, tuple[int, ...], np.ndarray | None]], first: int, last: int
 ) -> list[list[tuple[float, int]]]:
-    """Returns the same for several policies, each given as the seed of its episodes and its parameters."""
+    """Returns the same for several policies, each given as its checkpoint, the seed of its episodes, and its parameters
+    where these are not the checkpoint's."""
     parts = [(i, min(GROUP, last - i)) for i in range(first, last, GROUP)]
-    calls = [(source, seed, *part, parameters) for seed, parameters in policies for part in parts]
+    calls = [(source, seed, *part, parameters) for source, seed, parameters in policies for part in parts]
     groups = iter(side_by_side(play_seeds, calls))
     return [[episode for _ in parts for episode in next(groups)] for _ in policies]

@@ -1,10 +1,10 @@
 """This module fills tables. A diagnostic has a function measure(source, seed, ...) that measures a checkpoint and
 returns a dictionary of numbers. A table calls it for the rows that its file lacks, and appends each as a line of JSON.
 
-What measure samples, it asks side_by_side for. Worker processes compute these parts of a row at the same time, and each
-part is kept in a file until its row is there, so that an interruption loses only the parts that are being computed. In
-the meantime the parts of the next rows are computed. Everything else that measure does is done in the main process, for
-one row at a time."""
+Whatever measure has to sample, it passes to side_by_side as parts. Worker processes compute them at the same time, and
+each part is kept in a file until its row is complete, so that an interruption loses only the parts under way. While
+one row is finished, the parts of the next rows are computed. Everything else that measure does is done in the main
+process, for one row at a time."""
 
 import contextlib
 import hashlib
@@ -62,11 +62,13 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def rows_of(path: Path, source: Source) -> list[dict[str, Any]]:
-    """Returns the rows of a file that were measured at this checkpoint as it is now. A row does not belong to a folder,
-    since folders of different runs may have the same name; it belongs to the bytes of a checkpoint."""
-    digest = file_digest(source.path)
-    return [row for row in read_rows(path) if row.get("checkpoint") == digest] if path.exists() else []
+def rows_of(path: Path, sources: list[Source]) -> list[list[dict[str, Any]]]:
+    """Returns for each checkpoint the rows of a file that were measured at it as it is now. A row does not belong to a
+    folder, since folders of different runs may have the same name; it belongs to the bytes of a checkpoint."""
+    of_checkpoint = {}
+    for row in read_rows(path) if path.exists() else ():
+        of_checkpoint.setdefault(row.get("checkpoint"), []).append(row)
+    return [of_checkpoint.get(file_digest(source.path), []) for source in sources]
 
 
 def file_digest(path: Path) -> str:
@@ -95,7 +97,8 @@ def last_row(rows: list[dict[str, Any]], key: dict[str, Any]) -> dict[str, Any] 
 
 # Parts of a row ------------------------------------------------------------------------------------------------------
 
-ROW = threading.local()  # of the row that this thread measures: the `processes`, the folder `parts`, the next `stage`
+# What belongs to the row that a thread measures: the processes, the folder of its parts, and a count of its stages.
+ROW = threading.local()
 # A part is read with weights_only, since a run from elsewhere may bring a folder with figures. Arrays are harmless.
 ARRAYS = [np._core.multiarray._reconstruct, np.ndarray, np.dtype, *(type(np.dtype(x)) for x in "?liqfd")]
 torch.serialization.add_safe_globals(ARRAYS)
@@ -176,7 +179,7 @@ def fill(
         missing = {json.dumps(key): x for key, x, row in zip(keys, work, known) if row is None}  # each only once
 
         def add_row(processes: Processes, source: Source, settings: dict[str, Any]) -> None:
-            with processes.turn:  # of all that a row needs; Python's parser, for one, does not bear two threads
+            with processes.turn:  # also to read its settings, since Python's parser fails when two threads use it
                 row, by = about_checkpoint(source) | dict(seed=args.seed) | settings, made_by(measure, source)
                 key = hashlib.sha256(json.dumps([row, by]).encode()).hexdigest()[:12]
                 ROW.processes, ROW.parts, ROW.stage = processes, path.with_name(f".{name}_{key}"), itertools.count()

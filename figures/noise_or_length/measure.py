@@ -46,9 +46,9 @@ def measure(source: Source, seed: int, updates: int, reward_pairs: int) -> dict[
         # Few pairs, the same 0.4 times as long; many pairs, the same 2.5 times as long, and many in small minibatches.
         arms.append(dict(start=start, A=few, B=start + 0.4 * (few - start)))
         arms[-1] |= dict(C=many, D=start + 2.5 * (many - start), E=many_small)
-    policies = [((*seeds, 5, i), x.numpy()) for i, of_update in enumerate(arms) for x in of_update.values()]
+    policies = [(source, (*seeds, 5, i), x.numpy()) for i, of_update in enumerate(arms) for x in of_update.values()]
     episodes = max(2, round(reward_pairs / length))
-    played = iter(sampling.play_policies(source, policies, 0, episodes))
+    played = iter(sampling.play_policies(policies, 0, episodes))
     found = []
     for of_update in arms:
         returns = {name: float(np.mean([x for x, _ in next(played)])) for name in of_update}
