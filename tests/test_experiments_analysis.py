@@ -24,6 +24,7 @@ from measuring.runs import Source
 NAMES = "noise_or_length", "gains_add_up", "critic_or_clip", "bounds", "time_limits", "released", "jagged"
 a, b, c, d, e, f, g = map(room, NAMES)
 TEN = np.array([-9.0, -7, -5, -3, -1, 1, 3, 5, 7, 9])  # how ten runs differ
+ALGOS = "ppo", "trpo_plus"
 EACH = [dict(algo="ppo", run_seed=i, iteration=x) for i, x in itertools.product(range(10), (150, 300))]
 
 
@@ -48,6 +49,12 @@ def settings(of, **more):
     return json.dumps(dict(settings=found))
 
 
+def reduce(name):
+    """What a room's rows.py makes of measured.jsonl."""
+    main = runpy.run_path(ROOT / "figures" / name / "rows.py")["main"]
+    main(estimates.FIGURES / "measured.jsonl", estimates.FIGURES / name)
+
+
 def updates(place, gains, run):
     """A row of noise_or_length, whose gains differ between its two updates, its two checkpoints, and runs."""
     off = TEN[run["run_seed"]] + run["iteration"] - 225
@@ -69,14 +76,18 @@ def test_noise_or_length_and_whether_gains_add_up(write):
     rows, arms = [], dict(few=100.0, short=400.0, many=1000.0)
     for place, run in itertools.product(("Hopper-v5", "Walker2d-v5"), EACH):
         of = {x: y + TEN[run["run_seed"]] * (x != "few") for x, y in arms.items()}
-        its = [dict(episodes=2 - i % 2, mean_return=3.0 * (i % 2), explained_variance=0.5) for i in range(288)]
-        row = {x: dict(returns=[y, y + 2], iterations=its[: b.UPDATES[x]]) for x, y in of.items()}
-        rows.append(run | row | dict(env_id=place, before=[1.0]))
-    write("gains_add_up/rows.jsonl", rows)
+        logged = dict.fromkeys(("explained_variance", "mean_kl", "step_norm"), 0.5)
+        its = [logged | dict(episodes=2 - i % 2, mean_return=3.0 * (i % 2)) for i in range(288)]
+        row = {x: dict(returns=[y, y + 2], iterations=its[: 12 if x == "many" else 288]) for x, y in of.items()}
+        rows.append(run | row | dict(env_id=place, setting="", checkpoint="", before=[1.0]))
+    write("measured.jsonl", rows)
+    (estimates.FIGURES / "gains_add_up").mkdir()
+    reduce("gains_add_up")
     assert [x["both"].mean for x in b.primary().values()] == pytest.approx([900, 300])
     assert b.effect("many - short")["Hopper"].mean == 600 and b.effect("few - before")["Walker2d"].mean == 100
     assert b.saturation()["Hopper"].interval() == pytest.approx(Estimate([400 - 11 * TEN]).interval())  # paired by run
     assert b.curve("Hopper", "few") == pytest.approx([1.0] * 12)  # weighted by episodes
+    assert b.curve("Hopper", "many") == pytest.approx([0.0, 3.0] * 6) and [*b.explained()][1][1:] == ["0.50"] * 3
 
 
 def test_critic_or_clip(write):
@@ -90,7 +101,7 @@ def test_critic_or_clip(write):
     assert c.chosen_rates() == {(x, k): dict(a2c=3e-4, ppo_noclip=3e-5)[x] for x in c.RATES for k in (1, 50)}
     assert c.at_the_end() == ["ppo_noclip, K = 1: 3e-05", "ppo_noclip, K = 50: 3e-05"]
     means = dict(Hopper=(3000, 2000, 1000), Walker2d=(3000, 2700, 1000), HalfCheetah=(3000, 3000, 2990))
-    names = "PPO", "A2C-50", "A2C-1"
+    names = "ppo.py", "A2C-50", "A2C-1"
     write(
         "critic_or_clip/finals.json", settings({(x, n): m + TEN for x, of in means.items() for n, m in zip(names, of)})
     )
@@ -150,11 +161,15 @@ def test_jagged(write):
     assert g.apparent(rows[0], "step", 2000) == g.ruggedness(g.returns(rows[0], "step", 40_000)[:, :2])[0]
     smooth = landscape(rng, EACH[0], tau=0, curve=400.0, noise=0.0)
     assert g.jaggedness(smooth, "step", spacing=2) == pytest.approx(16 * g.jaggedness(smooth, "step")) != 0
-    of = [x | dict(algo=y) for x in rows[:20] for y in ("ppo", "trpo_plus")]
-    of += [x | dict(iteration=0) for x in of[:20]] + [x | dict(env_id="Walker2d-v5") for x in of[:40]]
-    write("jagged/rows.jsonl", of + [x | dict(env_id="Walker2d-v5", iteration=0) for x in of[:20]])
+    of = [x | dict(algo=y, setting="", checkpoint="", reward_pairs=40_000) for x in rows[:20] for y in ALGOS]
+    of += [x | dict(iteration=0) for x in of[:20]]
+    write("measured.jsonl", of + [x | dict(env_id="Walker2d-v5") for x in of])
+    (estimates.FIGURES / "jagged").mkdir()
+    reduce("jagged")
     tests, cases = g.tests(), [*g.table_of_cases()]
     assert len(tests["along the step"]["Hopper"].samples[0]) == 20 and len([*g.table_of_parts()]) == 5
+    exact = np.mean([g.jaggedness(x, "step") for x in rows[:2]])
+    assert tests["along the step"]["Hopper"].samples[0][0] == pytest.approx(exact, rel=0.001)  # four digits are kept
     assert [x[4] for x in cases] == ["verdict", *["jagged"] * 4]
     noise = 700**2 / 2 / (300**2 + 700**2 / 2)
     assert g.by_noise("Hopper", "step", 2000)["mean"] == pytest.approx(noise, abs=0.1)

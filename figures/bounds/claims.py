@@ -53,4 +53,4 @@ def descriptions() -> Iterable[list[str]]:
             yield [f"{place}, {way}", str(runs(place, way)), *logged, share]
 
 
-PICTURES = dict(finals=lambda: draw_finals(runs, WAYS, (*PLACES, "Humanoid")))
+PICTURES = dict(bounds=lambda: draw_finals(runs, WAYS, (*PLACES, "Humanoid")))

@@ -9,8 +9,7 @@ from pictures import STYLES, new_figure
 from planned import Tests, by_run, with_both
 
 MARGIN, ARMS, PLACES = 200, ("few", "short", "many"), ("Hopper", "Walker2d")
-UPDATES = dict(few=288, short=288, many=12)
-GAINS = {f"R({x}) − R(0)": f"{x} - before" for x in ARMS}
+MANY = 12  # updates from many pairs; the others take 24 times as many from as many pairs
 weights = Runs().weights
 
 
@@ -26,10 +25,10 @@ def primary() -> Tests:
 
 
 def others() -> Tests:
-    in_each = {x.replace(" - ", " − "): effect(x) for x in ("many - few", "short - few", "many - short")}
-    return {name: {x: y for x, y in of.items() if x != "both"} for name, of in in_each.items()} | {
-        name: effect(of) for name, of in GAINS.items()
-    }
+    """Returns the differences in each environment, and what each arm gains over the checkpoint's own policy."""
+    of = {x.replace(" - ", " − "): effect(x) for x in ("many - few", "short - few", "many - short")}
+    in_each = {name: {x: y for x, y in found.items() if x != "both"} for name, found in of.items()}
+    return in_each | {f"R({x}) − R(0)": effect(f"{x} - before") for x in ARMS}
 
 
 def saturation() -> dict[str, Estimate]:
@@ -38,7 +37,7 @@ def saturation() -> dict[str, Estimate]:
     single = by_run(measured("noise_or_length/rows"), lambda row: room("noise_or_length").gain(row, "C"))
     total = lambda row: np.mean(row["many"]["returns"]) - np.mean(row["before"])
     found = by_run(measured("gains_add_up/rows"), total)
-    left = {x: {run: y - UPDATES["many"] * single[x][run] for run, y in of.items()} for x, of in found.items()}
+    left = {x: {run: y - MANY * single[x][run] for run, y in of.items()} for x, of in found.items()}
     return with_both(left)
 
 
@@ -54,9 +53,7 @@ def explained() -> Iterable[list[str]]:
 def curve(place: str, arm: str) -> np.ndarray:
     """Returns the mean return of finished episodes [12] in twelfths of a continuation, over checkpoints and runs."""
     rows = [x for x in measured("gains_add_up/rows") if x["env_id"].partition("-")[0] == place]
-    parts = [np.array_split(x[arm]["iterations"], UPDATES["many"]) for x in rows]
-    mean = lambda of: np.average([x["mean_return"] or 0 for x in of], weights=[x["episodes"] for x in of])
-    return np.mean([[mean(of) for of in x] for x in parts], axis=0)
+    return np.mean([[y["mean_return"] for y in x[arm]["iterations"]] for x in rows], axis=0)
 
 
 def curves():
@@ -64,10 +61,10 @@ def curves():
     figure, [axes] = new_figure(1, 2, 3.0)
     for axis, place in zip(axes, PLACES):
         for arm, style in zip(ARMS, ("-", "--", ":")):
-            at = (np.arange(UPDATES["many"]) + 0.5) * 49_152
+            at = (np.arange(MANY) + 0.5) * 49_152
             axis.plot(at, curve(place, arm), style, color=STYLES[place][0], label=f"{place}-v5, {arm}")
         axis.set_xlabel("pairs since the checkpoint; the mean return of the episodes that ended", fontsize=9)
     return figure
 
 
-PICTURES = dict(curves=curves)
+PICTURES = dict(continued=curves)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
-from estimates import Estimate, in_percent, measured, plain
+from estimates import Estimate, in_percent, measured, plain, span
 from measuring import intervals
 from pictures import forest
 from planned import Tests, by_run, holm
@@ -80,17 +80,15 @@ def table_of_cases() -> Iterable[list[str]]:
 
 def table_of_parts() -> Iterable[list[str]]:
     """Yields J² by algorithm and by checkpoint, and at iteration 0, from 10,000 pairs, as a description."""
-    yield ["", "PPO", "TRPO", "TRPO − PPO", *(f"iteration {x}" for x in CHECKPOINTS), "runs at iteration 0"]
+    yield ["", "PPO", "TRPO", "TRPO − PPO", *(f"iteration {x}" for x in CHECKPOINTS), "iteration 0, of each run"]
     for along, says in ALONG.items():
         ppo, trpo = (over_runs(jaggedness, along, algo=x) for x in ("ppo", "trpo_plus"))
-        at, start = (
-            [over_runs(jaggedness, along, at=[x]) for x in CHECKPOINTS],
-            over_runs(jaggedness, along, 10_000, at=[0]),
-        )
+        at = [over_runs(jaggedness, along, at=[x]) for x in CHECKPOINTS]
+        start = by_run(measured("jagged/start"), lambda row, along=along: row["jaggedness"][along])
         for x in ppo:
             of = [Estimate([ppo[x]]), Estimate([trpo[x]]), Estimate([trpo[x], ppo[x]], (1, -1))]
             of += [Estimate([y[x]]) for y in at]
-            yield [f"{x}, {says}", *map(str, of), f"{plain(start[x].min())} to {plain(start[x].max())}"]
+            yield [f"{x}, {says}", *map(str, of), span(start[x].values(), 2)]
 
 
 def drawn():

@@ -15,14 +15,14 @@ MARGINS = {"TRPO": 95, "TRPO+": 198}  # half of the gap between the paper and ou
 runs = Runs(f"released/released as {THEIRS}", "released/finals", "reward/humanoid")
 
 
-def ours(contrast: str) -> Estimate:
+def on_humanoid(contrast: str) -> Estimate:
     return runs("Humanoid", contrast)
 
 
 def against_paper(name: str) -> Estimate:
     """Returns what the released code earns minus the paper's mean, which has an error of its own: that of its interval.
     It comes from so many agents that its error counts as known (Satterthwaite)."""
-    x, (mean, low, high) = ours(THEIRS + name), PAPERS[name]
+    x, (mean, low, high) = on_humanoid(THEIRS + name), PAPERS[name]
     own, x.error = x.error, float(np.hypot(x.error, (high - low) / 2 / 1.96))
     x.mean, x.freedom = x.mean - mean, x.freedom * (x.error / own) ** 4
     return x
@@ -36,11 +36,19 @@ def against_ours() -> Iterable[list[str]]:
     """Yields the final rewards and their differences, and whether those of TRPO and TRPO+ are negligible."""
     yield ["", "released", "ours", "released − ours", "", "the paper, -v2", "last 50: released", "last 50: ours"]
     for name, (mean, *ends) in PAPERS.items():
-        x, negligible = ours(f"{THEIRS}{name} - {name}"), ""
+        x, negligible = on_humanoid(f"{THEIRS}{name} - {name}"), ""
         if name in MARGINS:
             negligible = "negligible" if within(x, MARGINS[name]) else f"not known to be within ±{MARGINS[name]}"
         steadier = (str(last_50(y)) if last_50(y) else "" for y in (THEIRS + name, name))
-        yield [name, str(ours(THEIRS + name)), str(ours(name)), str(x), negligible, f"{mean} {ends}", *steadier]
+        yield [
+            name,
+            str(on_humanoid(THEIRS + name)),
+            str(on_humanoid(name)),
+            str(x),
+            negligible,
+            f"{mean} {ends}",
+            *steadier,
+        ]
 
 
 def last_50(name: str) -> Estimate | None:
@@ -63,9 +71,9 @@ def finals():
     """Draws the final rewards of the released code and of ours, and the paper's."""
     rows = {}
     for name in AGENTS:
-        rows[name] = {"released": ours(THEIRS + name), "Humanoid, ours": ours(name)}
+        rows[name] = {"released": on_humanoid(THEIRS + name), "Humanoid, ours": on_humanoid(name)}
         rows[name] |= {reward.PAPERS: reward.in_paper("Humanoid", name)}
     return forest({"": rows}, "final reward on Humanoid-v4, 95 % interval; dots are runs", dots=True)
 
 
-PICTURES = dict(finals=finals)
+PICTURES = dict(released=finals)

@@ -39,4 +39,4 @@ def levels() -> Iterable[list[str]]:
     yield ["HalfCheetah, above 2,500", *(share_above(runs.of("HalfCheetah")[x]) for x in ("on", "off"))]
 
 
-PICTURES = dict(finals=lambda: draw_finals(runs, ("on", "off"), PLACES))
+PICTURES = dict(limits=lambda: draw_finals(runs, ("on", "off"), PLACES))
