@@ -24,11 +24,14 @@ def primary() -> Tests:
     return {x.replace(" - ", " − "): dict(both=effect(x)["both"]) for x in ("many - few", "short - few")}
 
 
-def others() -> Tests:
-    """Returns the differences in each environment, and what each arm gains over the checkpoint's own policy."""
+def in_each() -> Tests:
     of = {x.replace(" - ", " − "): effect(x) for x in ("many - few", "short - few", "many - short")}
-    in_each = {name: {x: y for x, y in found.items() if x != "both"} for name, found in of.items()}
-    return in_each | {f"R({x}) − R(0)": effect(f"{x} - before") for x in ARMS}
+    return {name: {x: y for x, y in found.items() if x != "both"} for name, found in of.items()}
+
+
+def gained() -> Tests:
+    """Returns what each arm gains over the checkpoint's own policy."""
+    return {f"R({x}) − R(0)": effect(f"{x} - before") for x in ARMS}
 
 
 def saturation() -> dict[str, Estimate]:
@@ -63,7 +66,9 @@ def curves():
         for arm, style in zip(ARMS, ("-", "--", ":")):
             at = (np.arange(MANY) + 0.5) * 49_152
             axis.plot(at, curve(place, arm), style, color=STYLES[place][0], label=f"{place}-v5, {arm}")
-        axis.set_xlabel("pairs since the checkpoint; the mean return of the episodes that ended", fontsize=9)
+        axis.ticklabel_format(axis="x", scilimits=(0, 4))
+    figure.supxlabel("pairs since the checkpoint", fontsize=9)
+    axes[0].set_ylabel("mean return of the episodes that ended", fontsize=9)
     return figure
 
 
