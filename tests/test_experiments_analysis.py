@@ -52,6 +52,7 @@ def settings(of, **more):
 def reduce(name):
     """What a room's rows.py makes of measured.jsonl."""
     main = runpy.run_path(ROOT / "figures" / name / "rows.py")["main"]
+    (estimates.FIGURES / name).mkdir()
     main(estimates.FIGURES / "measured.jsonl", estimates.FIGURES / name)
 
 
@@ -81,7 +82,6 @@ def test_noise_or_length_and_whether_gains_add_up(write):
         row = {x: dict(returns=[y, y + 2], iterations=its[: 12 if x == "many" else 288]) for x, y in of.items()}
         rows.append(run | row | dict(env_id=place, setting="", checkpoint="", before=[1.0]))
     write("measured.jsonl", rows)
-    (estimates.FIGURES / "gains_add_up").mkdir()
     reduce("gains_add_up")
     assert [x["both"].mean for x in b.primary().values()] == pytest.approx([900, 300])
     assert b.effect("many - short")["Hopper"].mean == 600 and b.effect("few - before")["Walker2d"].mean == 100
@@ -91,7 +91,7 @@ def test_noise_or_length_and_whether_gains_add_up(write):
 
 
 def test_critic_or_clip(write):
-    grid = {("Hopper", 3e-4): 2600, ("Walker2d", 7e-4): 3000, ("HalfCheetah", 3e-4): 1000}  # by shares, not by rewards
+    grid = {("Hopper", 3e-4): 2000, ("Walker2d", 7e-4): 3000, ("HalfCheetah", 3e-4): 500}  # by shares, not by rewards
     parts = []
     for algo, k, i, place in itertools.product(c.RATES, (1, 50), range(3), c.PLACES):
         chosen = dict(value_epochs=k, policy_lr=c.RATES[algo][i])
@@ -102,9 +102,8 @@ def test_critic_or_clip(write):
     assert c.at_the_end() == ["ppo_noclip, K = 1: 3e-05", "ppo_noclip, K = 50: 3e-05"]
     means = dict(Hopper=(3000, 2000, 1000), Walker2d=(3000, 2700, 1000), HalfCheetah=(3000, 3000, 2990))
     names = "ppo.py", "A2C-50", "A2C-1"
-    write(
-        "critic_or_clip/finals.json", settings({(x, n): m + TEN for x, of in means.items() for n, m in zip(names, of)})
-    )
+    of = {(x, name): mean + TEN for x, levels in means.items() for name, mean in zip(names, levels)}
+    write("critic_or_clip/finals.json", settings(of))
     verdicts, shares = zip(*(x[1:] for x in c.compared("A2C")))
     assert verdicts[1:] == ("below PPO", "a little lower than PPO", "comparable to or better than PPO")
     assert shares[1][:4] == "50 %" and c.tests("A2C")["A2C-50 − A2C-1"]["Hopper"].mean == 1000
@@ -136,7 +135,7 @@ def test_bounds_time_limits_and_the_released_code(write):
     x, paper = f.against_paper("TRPO"), np.random.default_rng(0).normal(0, 1, 10**5)
     paper = 586 + (paper - paper.mean()) / paper.std(ddof=1) * 10 / 1.96 * len(paper) ** 0.5  # its error is the paper's
     known = Estimate([410 + TEN, paper], (1, -1))
-    assert (x.p(), *x.interval()) == pytest.approx((known.p(), *known.interval()), rel=1e-3)
+    assert (x.freedom, *x.interval()) == pytest.approx((known.freedom, *known.interval()), rel=0.01)
     assert [float(row[3].split(" [")[0]) for row in [*f.against_ours()][1:]] == [10] * 4
     assert [row[1].split(" [")[0] for row in f.effects()][1:] == ["165.0", "185.0"]
 
@@ -164,7 +163,6 @@ def test_jagged(write):
     of = [x | dict(algo=y, setting="", checkpoint="", reward_pairs=40_000) for x in rows[:20] for y in ALGOS]
     of += [x | dict(iteration=0) for x in of[:20]]
     write("measured.jsonl", of + [x | dict(env_id="Walker2d-v5") for x in of])
-    (estimates.FIGURES / "jagged").mkdir()
     reduce("jagged")
     tests, cases = g.tests(), [*g.table_of_cases()]
     assert len(tests["along the step"]["Hopper"].samples[0]) == 20 and len([*g.table_of_parts()]) == 5
@@ -173,8 +171,8 @@ def test_jagged(write):
     assert [x[4] for x in cases] == ["verdict", *["jagged"] * 4]
     noise = 700**2 / 2 / (300**2 + 700**2 / 2)
     assert g.by_noise("Hopper", "step", 2000)["mean"] == pytest.approx(noise, abs=0.1)
-    far, near, zero = (Estimate([x + TEN]) for x in (100**2, 50**2, 0))
-    found = [g.verdict(*x) for x in ((far, far, True), (far, zero, True), (near, far, False), (far, far, False))]
+    far, near, one = (Estimate([x + TEN]) for x in (100**2, 50**2, 1))  # of one, the interval contains 0
+    found = [g.verdict(*x) for x in ((far, far, True), (far, one, True), (near, far, False), (far, far, False))]
     assert found == ["jagged", "curved", "smooth within 100", "cannot tell"]
 
 
@@ -197,9 +195,8 @@ def test_final_rewards_are_read_as_the_protocols_say(tmp_path, capsys):
     config = dict(env_id="Hopper-v5", total_timesteps=120, num_envs=1, num_steps=10)
     for seed, rows in ((1, 12), (2, 12), (3, 7)):
         (folder := tmp_path / f"seed{seed}").mkdir()
-        (folder / "config.json").write_text(
-            json.dumps(dict(algo="ppo", script="0" * 64, args=config | dict(seed=seed)))
-        )
+        about = dict(algo="ppo", script="0" * 64, args=config | dict(seed=seed))
+        (folder / "config.json").write_text(json.dumps(about))
         lines = [f"{i},{10 * i + 10},{'' if i == 9 else 100 * i + seed},{i / 10},0.5,{i}" for i in range(rows)]
         header = "iteration,global_step,episodic_return,explained_variance,mean_kl,entropy"
         (folder / "progress.csv").write_text("\n".join([header, *lines, ""]))
