@@ -38,13 +38,12 @@ class Args:
 def numbers(run: rewards.Run) -> dict[str, float]:
     """Returns a run's final reward, the mean of its last 50 iterations with an episode's end, and as training logged
     them the explained variance, averaged over the second half of training, the mean KL of an iteration in nats, over
-    all of it, and the entropy of the last iteration."""
+    all of it, and the entropy of the last iteration. (REINFORCE has no explained variance.)"""
     rows, returns = runs.read_progress(run["folder"]), run["returns"][1]
-    logged = {name: [float(x[name]) for x in rows] for name in ("explained_variance", "mean_kl", "entropy")}
     half = len(rows) // 2
-    found = dict(finals=returns[-5:].mean(), last_50=returns[-50:].mean())
-    found |= dict(explained_variance=np.mean(logged["explained_variance"][half:]))
-    found |= dict(mean_kl=np.mean(logged["mean_kl"]), entropy=logged["entropy"][-1])
+    parts = dict(explained_variance=rows[half:], mean_kl=rows, entropy=rows[-1:])
+    found = {name: np.mean([float(x[name]) for x in of]) for name, of in parts.items() if name in rows[0]}
+    found |= dict(finals=returns[-5:].mean(), last_50=returns[-50:].mean())
     return {name: float(x) for name, x in found.items()}
 
 

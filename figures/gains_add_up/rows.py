@@ -1,5 +1,5 @@
-"""Writes what claims.py reads of measure.py's rows, with the iterations of each continuation in twelfths of 49,152
-pairs, because all 588 of each checkpoint would fill megabytes.
+"""Writes what claims.py reads of measure.py's rows, with the iterations of each continuation in parts of 49,152 pairs,
+because all 588 of each checkpoint would fill megabytes.
 
 python figures/gains_add_up/rows.py results/gains_add_up/gains_add_up.jsonl
 """
@@ -15,7 +15,7 @@ OF_RUN = "env_id", "algo", "setting", "run_seed", "iteration", "checkpoint", "be
 LOGGED = "step_norm", "mean_kl", "explained_variance"
 
 
-def twelfth(iterations: list[dict]) -> dict:
+def summed_up(iterations: list[dict]) -> dict:
     """Returns the mean of what some iterations logged. That of their returns is over episodes."""
     episodes = [x["episodes"] for x in iterations]
     total = sum(x["episodes"] * (x["mean_return"] or 0) for x in iterations)
@@ -26,8 +26,9 @@ def twelfth(iterations: list[dict]) -> dict:
 def main(path: str, out: str | Path = HERE) -> None:
     rows = []
     for row in map(json.loads, Path(path).read_text().splitlines()):
+        parts = len(row["many"]["iterations"])
         arms = {
-            x: y | dict(iterations=[twelfth([*z]) for z in np.array_split(y["iterations"], 12)])
+            x: y | dict(iterations=[summed_up([*z]) for z in np.array_split(y["iterations"], parts)])
             for x, y in row.items()
             if x in ("few", "short", "many")
         }
