@@ -16,6 +16,7 @@ import estimates
 import jinja2
 import numpy as np
 import pictures
+import planned
 from claims import ENVIRONMENTS, ROOMS, ROW, Cells, claims_of, room, template
 from estimates import FIGURES
 
@@ -64,7 +65,7 @@ def all_claims() -> str:
     rows, last = [["claim", *ENVIRONMENTS, "room"]], ""
     for heading, name, text, cells in claims.all_claims():
         rows += [[f"**{heading}**", *[""] * 5]] * (heading != last)
-        version = "v4" if name in ("reward", "clipping", "algorithms") else "v5"
+        version = "v4" if name in ("reward", "clipping", "algorithms", "released") else "v5"
         rows.append([text, *(claims.mark(cells.get(x)) for x in ENVIRONMENTS), f"[-{version}]({name})"])
         last = heading
     return table(rows).replace("| ", "|").replace(" |", "|")
@@ -93,7 +94,8 @@ def known(name: str) -> dict[str, Any]:
     """Returns what a template's expressions may name. The first page knows the rooms."""
     own = vars(room(name)) if name in ROOMS else {x: room(x) for x in ROOMS} | dict(all_claims=all_claims)
     ours = dict(so=so, table=table, np=np, abs=abs, all=all, len=len, list=list, max=max, min=min, round=round)
-    return {x: y for x, y in (vars(estimates) | vars(claims) | own | ours).items() if not x.startswith("__")}
+    rules = vars(estimates) | vars(claims) | vars(planned)
+    return {x: y for x, y in (rules | own | ours).items() if not x.startswith("__")}
 
 
 def render(name: str) -> str:

@@ -80,6 +80,13 @@ SHOWN = {  # a number that a picture must show
     "kl": lambda: measured("algorithms/rewards")["settings"][1]["kl"]["mean"][3],
     "eight": lambda: measured("algorithms/eight")["settings"][0]["finals"][0],
     "sb3": lambda: first("sb3/hopper", lambda x: x["heldout"]["mean_kl"], algo="sb3"),
+    "gains": lambda: room("noise_or_length").effect("C")["Walker2d"].interval()[0],
+    "continued": lambda: room("gains_add_up").curve("Hopper", "short")[3],
+    "critic": lambda: room("critic_or_clip").runs.of("HalfCheetah")["A2C-50"][2],
+    "bounds": lambda: room("bounds").runs.of("Walker2d")["tanh"][1],
+    "limits": lambda: room("time_limits").runs("Walker2d", "off").mean,
+    "released": lambda: room("released").runs.of("Humanoid")["released/TRPO"][0],
+    "jaggedness": lambda: room("jagged").tests()["along the step"]["Hopper"].mean,
 }
 
 

@@ -1,0 +1,56 @@
+"""How bounded actions should be bounded, by protocol.md."""
+
+from collections.abc import Iterable
+
+import numpy as np
+from estimates import Estimate, Runs, measured, two_digits
+from planned import Tests, by_run, column, draw_finals, share_above
+
+MARGIN, PLACES, WAYS = 200, ("Hopper", "Walker2d", "HalfCheetah"), ("no", "clip", "tanh")
+runs = Runs("bounds/finals")
+
+
+def tests(*asked: str, places: Iterable[str] = PLACES) -> Tests:
+    return {x.replace(" - ", " − "): {place: runs(place, x) for place in places} for x in asked}
+
+
+def primary() -> Tests:
+    return tests("clip - no", "tanh - clip")
+
+
+def on_humanoid() -> Tests:
+    return tests("clip - no", "tanh - clip", "tanh - no", places=["Humanoid"])
+
+
+def accounting() -> dict[str, Estimate]:
+    """Returns what clipping is worth without any learning: by how much the last policy of each run of "no" earns more
+    through a clip, in the mean of its 20 pairs of episodes."""
+    paired = lambda x: np.mean(np.subtract(x["clip"]["returns"], x["no"]["returns"]))
+    return {place: Estimate([[*of.values()]]) for place, of in by_run(measured("bounds/played"), paired).items()}
+
+
+def learning(place: str) -> Estimate:
+    """Returns what clipping is worth to learning: clip − no without what is accounting."""
+    of, [paired] = runs.of(place), accounting()[place].samples
+    return Estimate([of["clip"], of["no"], paired], (1, -1, -1))
+
+
+def table_of_accounting() -> Iterable[list[str]]:
+    yield ["", "clip − no", "without any learning", "what is left for learning", "clip − no is"]
+    for place, x in accounting().items():
+        left = learning(place)
+        name = "more than accounting" if left.interval()[0] > 0 else "called accounting"
+        yield [place, str(runs(place, "clip - no")), str(x), str(left), name]
+
+
+def descriptions() -> Iterable[list[str]]:
+    """Yields the entropy of the last iteration and the mean KL of an iteration, and the share of runs above 2,500."""
+    yield ["", "final reward", "entropy at the end (nats)", "mean KL (nats)", "above 2,500"]
+    for place in (*PLACES, "Humanoid"):
+        for way in WAYS:
+            logged = (two_digits(column(runs, place, way, x).mean()) for x in ("entropy", "mean_kl"))
+            share = share_above(runs.of(place)[way]) if place == "HalfCheetah" else ""
+            yield [f"{place}, {way}", str(runs(place, way)), *logged, share]
+
+
+PICTURES = dict(bounds=lambda: draw_finals(runs, WAYS, (*PLACES, "Humanoid")))

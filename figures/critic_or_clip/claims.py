@@ -1,0 +1,74 @@
+"""Is it the trust region or the critic? Whether more value steps make a plain policy gradient end where PPO does
+(arXiv 2505.19247), by protocol.md."""
+
+from collections.abc import Iterable
+
+import numpy as np
+from estimates import Runs, in_percent, measured
+from measuring import intervals
+from planned import Tests, draw_finals, holm, share_above
+
+PLACES = "Hopper", "Walker2d", "HalfCheetah"
+REACHED = dict(Hopper=2600, Walker2d=3300, HalfCheetah=2200)  # PPO's final rewards before this experiment
+PPO = "ppo.py"  # at its defaults, which are not those of IM's agent PPO
+AGENTS = PPO, *(f"{x}-{epochs}" for x in ("A2C", "NoClip") for epochs in (1, 10, 50))
+RATES = dict(a2c=(1e-4, 3e-4, 7e-4), ppo_noclip=(3e-5, 6e-5, 1.5e-4))
+runs = Runs("critic_or_clip/finals")
+
+
+def chosen_rates() -> dict[tuple[str, int], float]:
+    """Returns the rate of each script with 1 and with 50 value epochs: that with the largest sum of final rewards, each
+    divided by what PPO reached before. Each rate has one run in each environment."""
+    sums, count = {}, {}
+    for x in measured("critic_or_clip/rates")["settings"]:
+        key, rate = (x["algo"], x["settings"]["value_epochs"]), x["settings"]["policy_lr"]
+        [final] = x["finals"]
+        of = sums.setdefault(key, dict.fromkeys(RATES[x["algo"]], 0.0))
+        of[rate] += final / REACHED[x["env_id"].partition("-")[0]]
+        count[key, rate] = count.get((key, rate), 0) + 1
+    assert len(count) == 12 and set(count.values()) == {3}, "the grid is not complete"
+    return {key: max(of, key=of.get) for key, of in sums.items()}
+
+
+def at_the_end() -> list[str]:
+    """Returns which rates were chosen at an end of their range."""
+    found = chosen_rates().items()
+    return [f"{algo}, K = {k}: {rate:g}" for (algo, k), rate in found if rate in (RATES[algo][0], RATES[algo][-1])]
+
+
+def tests(name: str, epochs: int = 50) -> Tests:
+    """Returns what more value steps add, and what PPO has beyond them."""
+    asked = f"{name}-{epochs} - {name}-1", f"{PPO} - {name}-{epochs}"
+    return {x.replace(" - ", " − "): {place: runs(place, x) for place in PLACES} for x in asked}
+
+
+def compared(name: str) -> Iterable[list[str]]:
+    """Yields for each environment whether 50 value epochs end where PPO does, and which share of PPO's lead over one
+    value epoch they close."""
+    yield ["", "with 50 value epochs", "share of PPO's lead that they close"]
+    beyond = f"{PPO} − {name}-50"
+    above = holm(tests(name))[beyond]
+    for place in PLACES:
+        x, lead = tests(name)[beyond][place], runs(place, f"{PPO} - {name}-1")
+        comparable, lower = x.interval(0.9)[1] < REACHED[place] / 4, above[place] and x.mean > 0
+        verdict = {(True, False): "comparable to or better than PPO", (True, True): "a little lower than PPO"}
+        verdict |= {(False, True): "below PPO", (False, False): "cannot tell"}
+        share = in_percent(closed(name, place)) if lead.interval()[0] > 0 else f"PPO's lead is {lead}"
+        yield [place, verdict[comparable, bool(lower)], share]
+
+
+def closed(name: str, place: str) -> dict:
+    """Returns the share of PPO − (K = 1) that K = 50 closes, with a BCa interval."""
+    share = lambda more, one, ppo: (more.mean(-1) - one.mean(-1)) / (ppo.mean(-1) - one.mean(-1))
+    return intervals.bootstrap(share, *(np.array(runs.of(place)[x]) for x in (f"{name}-50", f"{name}-1", PPO)))
+
+
+def levels() -> Iterable[list[str]]:
+    """Yields each agent's mean final reward, and the share of its runs on HalfCheetah that end above 2,500."""
+    yield ["", *PLACES, "above 2,500 on HalfCheetah"]
+    for name in AGENTS:
+        means = [str(runs(place, name)) if name in runs.of(place) else "" for place in PLACES]
+        yield [name, *means, share_above(runs.of("HalfCheetah")[name]) if means[-1] else ""]
+
+
+PICTURES = dict(critic=lambda: draw_finals(runs, [x for x in AGENTS if x in runs.of("Hopper")], PLACES))

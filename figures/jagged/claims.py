@@ -1,0 +1,99 @@
+"""Whether the reward landscape is jagged (CL's Fig. 5, 19, 20), by protocol.md."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+from estimates import Estimate, in_percent, measured, plain, span
+from measuring import intervals
+from pictures import forest
+from planned import Tests, by_run, holm
+
+ALONG, CHECKPOINTS = {"step": "along the step", "random": "along a random direction"}, (150, 300)
+PAIRS, SMOOTH = 40_000, 100  # pairs a point; the J below which a landscape is called smooth
+
+
+def returns(row: dict[str, Any], along: str, pairs: int) -> np.ndarray:
+    """Returns R [points, seeds] along the step or the random direction, of as many seeds as have so many pairs."""
+    line = [x for x in row["points"] if x["random" if along == "step" else "step"] == 0]
+    line = sorted(line, key=lambda x: x[along])
+    seeds = max(2, round(pairs * line[0]["episodes"] / line[0]["pairs"]))
+    return np.array([x["returns"] for x in line])[:, :seeds]
+
+
+def ruggedness(x: np.ndarray) -> tuple[float, float]:
+    """Returns the apparent ruggedness A of R [points, seeds], and N, that by noise alone. A point is compared with the
+    mean of its neighbours, so that a slope counts for nothing; 1.5 is the variance of that for independent points."""
+    d = x[1:-1] - (x[:-2] + x[2:]) / 2
+    return np.mean(d.mean(1) ** 2) / 1.5, np.mean(d.var(1, ddof=1) / x.shape[1]) / 1.5
+
+
+def apparent(row: dict[str, Any], along: str, pairs: int) -> float:
+    return ruggedness(returns(row, along, pairs))[0]
+
+
+def jaggedness(row: dict[str, Any], along: str, pairs: int = PAIRS, spacing: int = 1) -> float:
+    """Returns J², whose expectation has no noise of episodes: tau² where true rewards scatter independently around a
+    line with standard deviation tau. It may come out negative."""
+    shown, noise = ruggedness(returns(row, along, pairs)[::spacing])
+    return shown - noise
+
+
+def scatter(row: dict[str, Any], along: str) -> float:
+    """Returns Q, which is above 0 where points scatter and below 0 where they lie on a smooth curve."""
+    return jaggedness(row, along) - jaggedness(row, along, spacing=2) / 4
+
+
+def over_runs(number: Callable, *of: Any, at: Iterable[int] = CHECKPOINTS, **only: str) -> dict[str, np.ndarray]:
+    """Returns a number of each run, which is its mean over these checkpoints, by environment."""
+    rows = [x for x in measured("jagged/rows") if x["iteration"] in at and only.items() <= x.items()]
+    return {place: np.array([*x.values()]) for place, x in by_run(rows, lambda row: number(row, *of)).items()}
+
+
+def tests(number: Callable = jaggedness) -> Tests:
+    return {says: {x: Estimate([y]) for x, y in over_runs(number, along).items()} for along, says in ALONG.items()}
+
+
+def verdict(j: Estimate, q: Estimate, stands: bool) -> str:
+    """Applies the protocol's rule, where `stands` says whether J² differs from 0 after Holm."""
+    if stands and j.mean > 0:
+        return "jagged" if q.interval()[0] > 0 else "curved"
+    return f"smooth within {SMOOTH}" if j.interval(0.9)[1] < SMOOTH**2 else "cannot tell"
+
+
+def by_noise(place: str, along: str, pairs: int) -> dict[str, Any]:
+    """Returns the share of what so many pairs show that noise explains, 1 − J²(40,000) / A, with a BCa interval."""
+    true, shown = over_runs(jaggedness, along)[place], over_runs(apparent, along, pairs)[place]
+    share = lambda runs: 1 - true[runs.astype(int)].mean(-1) / shown[runs.astype(int)].mean(-1)
+    return intervals.bootstrap(share, np.arange(len(true)))  # draws runs, each with both of its numbers
+
+
+def table_of_cases() -> Iterable[list[str]]:
+    """Yields each case with its verdict, and with the share of what few pairs show that is noise."""
+    yield ["", "J²", "J", "Q", "verdict", "noise, of what 2,000 pairs show", "of 10,000"]
+    of, qs, stands = tests(), tests(scatter), holm(tests())
+    for place, (along, says) in ((x, y) for x in of[ALONG["step"]] for y in ALONG.items()):
+        j, q = of[says][place], qs[says][place]
+        row = [str(j), plain(np.sign(j.mean) * abs(j.mean) ** 0.5), str(q), verdict(j, q, stands[says][place])]
+        yield [f"{place}, {says}", *row, *(in_percent(by_noise(place, along, x)) for x in (2000, 10_000))]
+
+
+def table_of_parts() -> Iterable[list[str]]:
+    """Yields J² by algorithm and by checkpoint, and at iteration 0, from 10,000 pairs, as a description."""
+    yield ["", "PPO", "TRPO", "TRPO − PPO", *(f"iteration {x}" for x in CHECKPOINTS), "iteration 0, of each run"]
+    for along, says in ALONG.items():
+        ppo, trpo = (over_runs(jaggedness, along, algo=x) for x in ("ppo", "trpo_plus"))
+        at = [over_runs(jaggedness, along, at=[x]) for x in CHECKPOINTS]
+        start = by_run(measured("jagged/start"), lambda row, along=along: row["jaggedness"][along])
+        for x in ppo:
+            of = [Estimate([ppo[x]]), Estimate([trpo[x]]), Estimate([trpo[x], ppo[x]], (1, -1))]
+            of += [Estimate([y[x]]) for y in at]
+            yield [f"{x}, {says}", *map(str, of), span(start[x].values(), 2)]
+
+
+def drawn():
+    """Draws J² in the four cases, with a dot for each run."""
+    return forest({"": tests()}, "J², 95 % interval; dots are runs", [0], dots=True)
+
+
+PICTURES = dict(jaggedness=drawn)

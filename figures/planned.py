@@ -1,0 +1,80 @@
+"""What the protocols of several experiments plan alike: Student's t intervals, tests with Holm's correction, margins,
+and numbers of runs with several checkpoints. (The claims of the papers, in claims.py, ask BCa intervals, too.)"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+from claims import after_holm
+from estimates import Estimate, Runs, in_percent
+from matplotlib.figure import Figure
+from pictures import forest
+from scipy import stats
+
+Tests = dict[str, dict[str, Estimate]]  # by what is asked, and by where: an environment, or both of them
+ESCAPED = 2500  # what most of PPO's runs on HalfCheetah never reach, and some leave far behind
+
+
+def by_run(rows: Iterable[dict[str, Any]], number: Callable[[dict], float]) -> dict[str, dict[tuple, float]]:
+    """Returns a number of each run, which is its mean over the run's checkpoints, by environment. A run without one of
+    the others' checkpoints would compare unlike things."""
+    found = {}
+    for x in rows:
+        of_place = found.setdefault(x["env_id"].partition("-")[0], {})
+        of_place.setdefault((x["algo"], x["run_seed"]), {})[x["iteration"]] = number(x)
+    checkpoints = {tuple(sorted(x)) for of_place in found.values() for x in of_place.values()}
+    assert len(checkpoints) <= 1, f"runs have different checkpoints: {checkpoints}"
+    return {place: {run: float(np.mean([*x.values()])) for run, x in of.items()} for place, of in found.items()}
+
+
+def with_both(of_runs: dict[str, dict[tuple, float]]) -> dict[str, Estimate]:
+    """Returns the mean of both environments, by Satterthwaite, and the mean in each."""
+    samples = {place: [*of.values()] for place, of in of_runs.items()}
+    both = Estimate(samples.values(), [1 / len(samples)] * len(samples))
+    return dict(both=both) | {place: Estimate([x]) for place, x in samples.items()}
+
+
+def holm(tests: Tests) -> dict[str, dict[str, bool]]:
+    """Returns which of all these estimates differ from 0 after Holm's correction for one another."""
+    stands = iter(after_holm([x for of in tests.values() for x in of.values()]))
+    return {name: {place: next(stands) for place in of} for name, of in tests.items()}
+
+
+def within(x: Estimate, margin: float) -> bool:
+    """Answers whether a difference is negligible: its 90 % interval lies within the margin."""
+    low, high = x.interval(0.9)
+    return -margin < low and high < margin
+
+
+def judged(tests: Tests, margin: float | None = None, corrected: bool = True) -> list[list[str]]:
+    """Returns the rows of a table of estimates. Each has its verdict, if they are corrected for one another, and where
+    there is a margin, whether it is negligible."""
+    places = list(dict.fromkeys(place for of in tests.values() for place in of))
+    rows, stands = [["", *places]], holm(tests)
+    for name, of in tests.items():
+        texts = {place: str(x) for place, x in of.items()}
+        for place, x in of.items():
+            side = "above 0" if x.mean > 0 else "below 0"
+            alone = f"{side} alone, not after Holm" if x.p() < 0.05 else "cannot tell"
+            texts[place] += f"; {f'**{side}**' if stands[name][place] else alone}" * corrected
+            texts[place] += "; negligible" * (margin is not None and within(x, margin))
+        rows.append([name, *(texts.get(place, "") for place in places)])
+    return rows
+
+
+def share_above(finals: Iterable[float], bound: float = ESCAPED) -> str:
+    """Writes the share of runs above a bound, with Clopper and Pearson's interval."""
+    above, found = int(np.sum(np.array(finals) > bound)), len(list(finals))
+    ends = stats.binomtest(above, found).proportion_ci(method="exact")
+    return f"{above} of {found}: {in_percent(dict(mean=above / found, interval=[ends.low, ends.high]))}"
+
+
+def column(runs: Runs, place: str, agent: str, name: str) -> np.ndarray:
+    """Returns what finals.py says of each run [seeds] under this name."""
+    return np.concatenate([x[name] for x in runs.settings(place)[agent]])
+
+
+def draw_finals(runs: Runs, agents: Iterable[str], places: Iterable[str]) -> Figure:
+    """Draws the final rewards, with a dot for each run."""
+    panels = {f"{place}-v5": {x: {place: runs(place, x)} for x in agents} for place in places}
+    return forest(panels, "final reward, 95 % interval; dots are runs", dots=True)

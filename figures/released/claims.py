@@ -1,0 +1,79 @@
+"""Whether IM's released code ends on today's Humanoid where our scripts do, or where the paper did, by protocol.md."""
+
+from collections.abc import Iterable
+
+import numpy as np
+from claims import room
+from estimates import Estimate, Runs
+from pictures import forest
+from planned import Tests, within
+
+reward = room("reward")
+AGENTS, THEIRS = reward.FOUR, "released/"
+PAPERS = {name: reward.PAPER[name][-1] for name in AGENTS}  # on Humanoid-v2: mean, and the ends of the 95 % interval
+MARGINS = {"TRPO": 95, "TRPO+": 198}  # half of the gap between the paper and ours
+runs = Runs(f"released/released as {THEIRS}", "released/finals", "reward/humanoid")
+
+
+def on_humanoid(contrast: str) -> Estimate:
+    return runs("Humanoid", contrast)
+
+
+def against_paper(name: str) -> Estimate:
+    """Returns what the released code earns minus the paper's mean, which has an error of its own: that of its interval.
+    It comes from so many agents that its error counts as known (Satterthwaite)."""
+    x, (mean, low, high) = on_humanoid(THEIRS + name), PAPERS[name]
+    own, x.error = x.error, float(np.hypot(x.error, (high - low) / 2 / 1.96))
+    x.mean, x.freedom = x.mean - mean, x.freedom * (x.error / own) ** 4
+    return x
+
+
+def primary() -> Tests:
+    return {f"released {name} − the paper's": dict(Humanoid=against_paper(name)) for name in MARGINS}
+
+
+def against_ours() -> Iterable[list[str]]:
+    """Yields the final rewards and their differences, and whether those of TRPO and TRPO+ are negligible."""
+    yield ["", "released", "ours", "released − ours", "", "the paper, -v2", "last 50: released", "last 50: ours"]
+    for name, (mean, *ends) in PAPERS.items():
+        x, negligible = on_humanoid(f"{THEIRS}{name} - {name}"), ""
+        if name in MARGINS:
+            negligible = "negligible" if within(x, MARGINS[name]) else f"not known to be within ±{MARGINS[name]}"
+        steadier = (str(last_50(y)) if last_50(y) else "" for y in (THEIRS + name, name))
+        yield [
+            name,
+            str(on_humanoid(THEIRS + name)),
+            str(on_humanoid(name)),
+            str(x),
+            negligible,
+            f"{mean} {ends}",
+            *steadier,
+        ]
+
+
+def last_50(name: str) -> Estimate | None:
+    """Returns the mean of the last 50 iterations of the new runs."""
+    new = [y for x in runs.settings("Humanoid")[name] for y in x.get("last_50", ())]
+    return Estimate([new]) if new else None
+
+
+def effects() -> Iterable[list[str]]:
+    """Yields the main effects by the released code and by ours, and their differences."""
+    yield ["", "released", "ours", "released − ours"]
+    for name in ("STEP", "OPTIMIZATIONS"):
+        own = reward.runs.weights(name)
+        theirs = {THEIRS + x: w for x, w in own.items()}
+        both = theirs | {x: -w for x, w in own.items()}
+        yield [f"the {name.lower()}", *(str(runs("Humanoid", x)) for x in (theirs, own, both))]
+
+
+def finals():
+    """Draws the final rewards of the released code and of ours, and the paper's."""
+    rows = {}
+    for name in AGENTS:
+        rows[name] = {"released": on_humanoid(THEIRS + name), "Humanoid, ours": on_humanoid(name)}
+        rows[name] |= {reward.PAPERS: reward.in_paper("Humanoid", name)}
+    return forest({"": rows}, "final reward on Humanoid-v4, 95 % interval; dots are runs", dots=True)
+
+
+PICTURES = dict(released=finals)
