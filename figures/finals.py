@@ -3,8 +3,9 @@
     python figures/finals.py runs/time_limits/* runs/baselines/HalfCheetah* --out figures/time_limits/finals.json \\
         --labels "on=ppo bootstrap-truncation" "off=ppo no-bootstrap-truncation"
 
-The labels are those of diagnostics/rewards.py. A run that is not complete stops the program, and nothing is written:
-which runs count is decided before a look. A run that training ended because a number was not finite is named with
+A label names the runs with these flags, spelled as in names of run folders. Without labels, runs are called as in
+diagnostics/rewards.py. A run that is not complete stops the program, and nothing is written: which runs count is
+decided before a look. A run that training ended because a number was not finite is named with
 --stopped, and counts with the iterations that it has.
 """
 
@@ -47,6 +48,17 @@ def numbers(run: rewards.Run) -> dict[str, float]:
     return {name: float(x) for name, x in found.items()}
 
 
+def label_of(run: rewards.Run, labels: tuple[str, ...]) -> str:
+    """Returns the one label whose flags the run has."""
+    flags, found = {runs.flag(*x) for x in run["setting"].items()}, []
+    for label, _, spelled in (x.partition("=") for x in labels):
+        algo, *others = spelled.split()
+        found += [label] * (flags >= {runs.flag("algo", algo), *others})
+    if len(found) != 1:
+        runs.stop(f"{run['folder']}: it is {' and '.join(found) or 'none of the labels'}")
+    return found[0]
+
+
 def collect(folders: tuple[Path, ...], labels: tuple[str, ...], stopped: tuple[Path, ...]) -> list[dict[str, Any]]:
     """Returns a record for each setting in an environment, with its numbers by run."""
     found = [rewards.read_run(x) for x in folders] or runs.stop("name one run folder or more")
@@ -54,8 +66,8 @@ def collect(folders: tuple[Path, ...], labels: tuple[str, ...], stopped: tuple[P
     for run in found:
         if bool(run["missing"]) != (run["folder"].resolve() in ended_early) or not len(run["returns"][0]):
             runs.stop(f"{run['folder']}: {run['missing'] or 'it is complete, and so not one that was stopped'}")
-    records = []
-    for (env_id, label), alike in rewards.group_runs(found, labels).items():
+    records, given = [], tuple(label_of(run, labels) for run in found if labels)
+    for (env_id, label), alike in rewards.group_runs(found, given).items():
         alike = sorted(alike, key=lambda run: run["seed"])
         record = dict(env_id=env_id, label=label, algo=alike[0]["algo"], settings=alike[0]["setting"])
         record |= dict(folders=[x["folder"].resolve().name for x in alike], seeds=[x["seed"] for x in alike])
