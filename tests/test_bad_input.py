@@ -160,7 +160,6 @@ SENTENCES = [
     ("value", f"torn {ONE}", "iter_000001.pt is damaged"),
     ("value", f"nowhere {ONE}", "--env-id Nowhere-v0: NameNotFound"),
     ("value", "cut", "config.json is damaged"),
-    ("value", "void", "config.json is damaged"),
     ("value", "foreign", "config.json is damaged"),  # it names code outside algos/
     ("value", "unreadable", "config.json: Input/output error"),
     ("value", "ppo --checkpoints 7", "no checkpoint 7; there are 0 1 2 3"),
@@ -169,7 +168,6 @@ SENTENCES = [
     ("value", "ppo --script lacking.py", "has no policy_loss"),
     ("value", "ppo --script broken.py", "nothing_of_that_name"),
     ("value", "ppo --script none.py", "no such Python script"),
-    ("value", "ppo --script file", "no such Python script"),
     ("value", f"ppo --script {ROOT}/algos/ppo_m.py", "does not fit"),
     ("value", "ppo --script exit.py", "SystemExit: 3"),
     ("value", f"ppo --script thawed.py {ONE}", "obs_stats has no method `push`"),
@@ -190,27 +188,18 @@ SENTENCES = [
     ("landscape", "ppo --grid 1", "--grid 1: must lie between 2 and"),
     ("landscape", "ppo --checkpoints 0 --step-pairs 7", "--step-pairs 7: less than two for each of the 4 minibatches"),
     ("trust_region", f"ppo --heldout-pairs {10**20}", "must lie between 1 and 1,000,000,000"),
-]
-REPLAY_EVALUATE_REWARDS = [
     ("replay", "ppo --from 2 --to 2", "--from 2 --to 2: there is no update between them"),
-    ("replay", "ppo --from 2 --to 1", "--from 2 --to 1: there is no update between them"),
     ("replay", "ppo --from 2 --to 4", "--to 4: training has reached iteration 3"),
     ("replay", "ppo --from -1 --to 2", "--from -1: no checkpoint at or before it; there are 0 1 2 3"),
     ("replay", "ppo --from 0 --to 2 --episodes 1", "--episodes 1: must lie between 2 and"),
     ("replay", "ppo raw --from 0 --to 2", "name one run"),
-    ("replay", "none --from 0 --to 2", "no such run"),
-    ("replay", f"ppo --from 0 --to 2 --script {ROOT}/algos/ppo_m.py", "does not fit"),
     ("evaluate", "ppo --episodes 0", "--episodes 0: must lie between 1 and"),
-    ("evaluate", "ppo --checkpoints 7", "no checkpoint 7; there are 0 1 2 3"),
     ("evaluate", "ppo --video file/x.gif", "--video file/x.gif: must be a .gif file in a folder that exists"),
     ("evaluate", "ppo --video x.mp4", "--video x.mp4: must be a .gif file in a folder that exists"),
     ("rewards", "", "name one run folder or more"),
     ("rewards", "none", "no such run"),
-    ("rewards", "empty", "not a run"),
     ("rewards", "void", "config.json is damaged"),
     ("rewards", "ppo copy --out .", "ppo and copy are the same run, twice"),
-    ("rewards", "ppo raw", "several runs: name the folder for their figures with --out"),
-    ("rewards", "ppo --out file/x", "cannot write to file/x: "),
     ("rewards", "ppo raw --out . --labels PPO", "--labels: 1 for 2 runs; give one for each run, in order"),
 ]
 
@@ -227,14 +216,15 @@ def odd(known, tmp_path, monkeypatch):
     for path in checkpoints(tmp_path / "bare"):
         path.rename(path.with_name("iter_best.pt"))
     checkpoints(tmp_path / "torn")[1].write_bytes(b"torn")
-    for path in (tmp_path / "nowhere" / "config.json", *checkpoints(tmp_path / "nowhere")):
-        config = json.loads(path.read_text()) if path.suffix == ".json" else torch.load(path, weights_only=True)
-        config["args"]["env_id"] = "Nowhere-v0"
-        path.write_text(json.dumps(config)) if path.suffix == ".json" else torch.save(config, path)
-    foreign = json.dumps(dict(algo="../broken", script="", args=dict(env_id="x")))
-    for folder, config in (("cut", "{"), ("void", "{}"), ("foreign", foreign)):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "config.json").write_text(config)
+    config = json.loads((tmp_path / "ppo" / "config.json").read_text())
+    nowhere = dict(args=config["args"] | dict(env_id="Nowhere-v0"))
+    for path in checkpoints(tmp_path / "nowhere"):
+        torch.save(torch.load(path, weights_only=True) | nowhere, path)
+    configs = dict(nowhere=json.dumps(config | nowhere), cut="{", void="{}")
+    configs["foreign"] = json.dumps(config | dict(algo="../broken"))
+    for folder, text in configs.items():
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / "config.json").write_text(text)
     (tmp_path / "lacking.py").write_text(source.replace("def policy_loss(", "def policy_losses("))
     (tmp_path / "broken.py").write_text("import nothing_of_that_name\n")
     (tmp_path / "exit.py").write_text("raise SystemExit(3)\n")
@@ -248,11 +238,10 @@ def odd(known, tmp_path, monkeypatch):
 
 
 def test_sentences(odd, capsys):
-    times = lambda: {
-        path: path.lstat().st_mtime_ns for path in odd.rglob("*") if path.is_file() and path.name[0] != "."
-    }
+    visible = lambda: [path for path in odd.rglob("*") if path.is_file() and path.name[0] != "."]
+    times = lambda: {path: path.lstat().st_mtime_ns for path in visible()}
     before = times()
-    for name, flags, sentence in [*SENTENCES, *REPLAY_EVALUATE_REWARDS]:
+    for name, flags, sentence in SENTENCES:
         capsys.readouterr()
         with patch("sys.argv", [f"{name}.py"]), pytest.raises(SystemExit) as ended:
             load(name).main(flags.split())
