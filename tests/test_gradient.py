@@ -70,7 +70,7 @@ def test_a_window_is_from_anywhere_in_its_segment(known):
         assert len(set(places)) > 60 and abs(places.mean() - 31) < 4.5 * 18.2 / 400**0.5  # uniform over 0 .. 62
 
 
-def test_every_estimate_has_its_number_of_pairs(known, monkeypatch):
+def test_every_estimate_has_its_pairs_and_is_compared_with_others(known, monkeypatch):
     module, source = load("gradient"), source_of(known / "chain")
     pairs, found, add_up = [2, 20, 64, 100, 128, 200], [], module.add_up
     monkeypatch.setattr(module, "add_up", lambda *x: found.append(add_up(*x)) or found[-1])
@@ -78,6 +78,11 @@ def test_every_estimate_has_its_number_of_pairs(known, monkeypatch):
     assert [{K: x.pairs for K, x in sums.items()} for sums, _ in found] == [{K: K for K in pairs}] * 3
     # 500 pairs of a "true" gradient are 250 of each other repeat: four segments.
     assert [total.pairs for _, total in found] == [256] * 3 and numbers["true_pairs_used"] == 512
+    totals = [total for _, total in found]
+    for k, cosine in enumerate(numbers["convergence"][module.NETWORK][-1]["all"]):
+        one, other = totals[:k] + totals[k + 1 :]  # an estimate is no part of what it is compared with
+        pair = module.gradient(found[k][0][200]), module.gradient(one + other)
+        assert cosine == pytest.approx(intervals.cosines(*pair).item())
     module.measure(source, 0, [700], 64, 2, 64)
     assert [total.pairs for _, total in found[3:]] == [11 * 64] * 2  # by the longest estimate
 
@@ -97,7 +102,7 @@ def test_noise_scale_and_cosines_match_the_exact_gradient_and_covariance(known, 
     flags = f"--checkpoints 0 --pairs {K} 640 --repeats {repeats} --true-pairs 64 --baselines --value-pairs 20000"
     module.main([str(tmp_path / "run"), "--out", str(tmp_path), *flags.split(), "--jobs", "1"])
     [cell] = rows(tmp_path, "gradient")
-    T = (repeats - 1) * 640  # an estimate is no part of what it is compared with
+    T = (repeats - 1) * 640
     assert cell["pairs"] == [64, K, 640] and cell["true_pairs_used"] == T
     places, rewards, scores, weights = pairs_by_quadrature(policy)
     true = expected_rewards(Bandit, policy).detach().double().numpy()

@@ -167,8 +167,8 @@ class Page(HTMLParser):
         assert self.opened.pop() == tag
 
 
-def test_the_report_runs_what_is_missing_and_shows_its_rows_and_pictures(runs, monkeypatch, capsys):
-    train(runs, run_name="run")
+def test_the_report_runs_what_is_missing_and_shows_its_rows_and_pictures(known, runs, monkeypatch, capsys):
+    shutil.copytree(known / "ppo", "run")
     sizes = dict(gradient="--pairs 256 --repeats 3 --true-pairs 512", trust_region="--heldout-pairs 256")
     sizes |= dict(updates="--rewards 2 --reward-pairs 40", value="--heldout-pairs 256")
     programs = {name: program for name, (program, _) in load("report").MEASURED.items()}
@@ -219,8 +219,8 @@ def test_what_is_odd_is_not_accused(settings, expected, runs):
     assert {x for x in found if found[x] in ("bad", "caution")} == {x for x in expected if expected[x] == "caution"}
 
 
-def test_statistics_that_hold_an_outlier_are_named(runs):
-    train(runs, run_name="run")
+def test_statistics_that_hold_an_outlier_are_named(known, runs):
+    shutil.copytree(known / "ppo", "run")
     for path in checkpoints(runs / "run"):
         checkpoint = torch.load(path, weights_only=True)
         checkpoint["obs_stats"]["std"][0] *= 1e6
@@ -255,8 +255,8 @@ def test_watching_tells_what_changes_and_ends_with_the_run(runs, monkeypatch, ca
     assert sum("It has not ended" in line for line in told) == 1 and len(told) < 25
 
 
-def test_bad_input_is_one_line(runs, capsys):
-    train(runs, run_name="run")
+def test_bad_input_is_one_line(known, runs, capsys):
+    shutil.copytree(known / "ppo", "run")
     shutil.copytree(runs / "run", runs / "copy")
     (runs / "run" / "progress.csv").write_text("iteration,global_step\n3,2\n")
     (runs / "copy" / "figures").mkdir()
@@ -274,8 +274,8 @@ def test_bad_input_is_one_line(runs, capsys):
         assert ended.value.code == 2 and message.count("\n") == 1 and sentence in message
 
 
-def test_a_script_is_checked_before_it_has_trained_and_when_it_has_ended(runs):
-    train(runs, run_name="run")
+def test_a_script_is_checked_before_it_has_trained_and_when_it_has_ended(known, runs):
+    shutil.copytree(known / "ppo", "run")
     shutil.copytree(runs / "run", runs / "ended")
     for path in checkpoints(runs / "ended")[:-1] + checkpoints(runs / "run")[1:]:
         path.unlink()
