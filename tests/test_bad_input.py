@@ -132,21 +132,6 @@ def test_run_folder_in_use(runs, capsys):
 
 # Diagnostics ---------------------------------------------------------------------------------------------------------
 
-NO_PUSH = """
-class Moments:
-    mean, std = 0.0, 1.0
-
-    def load_state_dict(self, saved):
-        pass
-
-class State(State):
-    def __init__(self, args):
-        super().__init__(args)
-        self.obs_stats = Moments()
-
-def normalize_obs(args, stats, obs):
-    return obs.astype(np.float32)
-"""
 ONE = "--jobs 1 --out ."
 # Program, flags (the fixture `odd` makes what they name) and a part of the sentence. What all diagnostics refuse alike
 # is tried with value.py.
@@ -166,6 +151,7 @@ SENTENCES = [
     ("value", "ppo --script lacking.py", "has no policy_loss"),
     ("value", "ppo --script broken.py", "nothing_of_that_name"),
     ("value", "ppo --script none.py", "no such Python script"),
+    ("value", "ppo --script file", "no such Python script"),
     ("value", f"ppo --script {ROOT}/algos/ppo_m.py", "does not fit"),
     ("value", "ppo --script exit.py", "SystemExit: 3"),
     ("value", f"ppo --script thawed.py {ONE}", "obs_stats has no method `push`"),
@@ -187,6 +173,7 @@ SENTENCES = [
     ("landscape", "ppo --checkpoints 0 --step-pairs 7", "--step-pairs 7: less than two for each of the 4 minibatches"),
     ("trust_region", f"ppo --heldout-pairs {10**20}", "must lie between 1 and 1,000,000,000"),
     ("replay", "ppo --from 2 --to 2", "--from 2 --to 2: there is no update between them"),
+    ("replay", "ppo --from 2 --to 1", "--from 2 --to 1: there is no update between them"),
     ("replay", "ppo --from 2 --to 4", "--to 4: training has reached iteration 3"),
     ("replay", "ppo --from -1 --to 2", "--from -1: no checkpoint at or before it; there are 0 1 2 3"),
     ("replay", "ppo --from 0 --to 2 --episodes 1", "--episodes 1: must lie between 2 and"),
@@ -226,7 +213,7 @@ def odd(known, tmp_path, monkeypatch):
     (tmp_path / "lacking.py").write_text(source.replace("def policy_loss(", "def policy_losses("))
     (tmp_path / "broken.py").write_text("import nothing_of_that_name\n")
     (tmp_path / "exit.py").write_text("raise SystemExit(3)\n")
-    (tmp_path / "thawed.py").write_text(source + NO_PUSH)
+    (tmp_path / "thawed.py").write_text(source.replace("push(", "take_in("))
     (tmp_path / "file").touch()
     (tmp_path / "empty").mkdir()
     (tmp_path / "unreadable").mkdir()

@@ -99,11 +99,11 @@ def test_noise_scale_and_cosines_match_the_exact_gradient_and_covariance(known, 
             x[0, :2] = values / np.tanh(1)
     torch.save(checkpoint, source.path)
     module, policy, K, repeats = load("gradient"), policy_of(source), 128, 100
-    flags = f"--checkpoints 0 --pairs {K} 640 --repeats {repeats} --true-pairs 64 --baselines --value-pairs 20000"
+    flags = f"--checkpoints 0 --pairs {K} 1280 --repeats {repeats} --true-pairs 64 --baselines --value-pairs 20000"
     module.main([str(tmp_path / "run"), "--out", str(tmp_path), *flags.split(), "--jobs", "1"])
     [cell] = rows(tmp_path, "gradient")
-    T = (repeats - 1) * 640
-    assert cell["pairs"] == [64, K, 640] and cell["true_pairs_used"] == T
+    T = (repeats - 1) * 1280
+    assert cell["pairs"] == [64, K, 1280] and cell["true_pairs_used"] == T
     places, rewards, scores, weights = pairs_by_quadrature(policy)
     true = expected_rewards(Bandit, policy).detach().double().numpy()
     for baseline, V in zip(module.BASELINES, (values.double().numpy(), true, np.zeros(2), true)):
@@ -131,7 +131,8 @@ def test_noise_scale_and_cosines_match_the_exact_gradient_and_covariance(known, 
         for pairs, point in zip(cell["pairs"], cell["variance"][baseline]):  # a law of many dimensions
             assert point["mean"] == pytest.approx(pairs / (pairs + B), abs=0.15)  # over seeds, up to 0.11
         assert_recomputed(cell, baseline)
-    assert "a batch of 64 is 1/4 of the noise scale (2" in capsys.readouterr().out
+    scale = cell["noise_scale"][module.NETWORK]["pairs"]
+    assert f"a batch of 64 is 1/{scale / 64:.0f} of the noise scale (2" in capsys.readouterr().out
 
 
 def assert_recomputed(cell, baseline):

@@ -1,5 +1,7 @@
 """What value.py and trust_region.py measure, on cases worked out by hand."""
 
+import shutil
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -243,3 +245,12 @@ def test_episodes_of_a_trust_region_are_complete(tmp_path):
         load("trust_region").main([str(tmp_path / "clock"), "--jobs", "1", "--heldout-pairs", str(pairs)])
         heldout = rows(tmp_path / "clock" / "figures", "trust_region")[-1]["heldout"]
         assert (heldout["mean_reward"], heldout["episodes"], heldout["pairs"]) == (15.0, episodes, pairs)
+
+
+def test_the_kl_that_is_allowed_follows_its_schedule(known, tmp_path):
+    shutil.copytree(known / "few_trpo_plus", tmp_path / "run")
+    source = source_of(tmp_path / "run", 1, "trpo_plus")
+    checkpoint = torch.load(source.path, weights_only=True)
+    torch.save(checkpoint | dict(args=checkpoint["args"] | dict(max_kl=0.01, max_kl_final=0.04)), source.path)
+    numbers = load("trust_region").measure(source, 0, 64)
+    assert numbers["mean_kl_allowed"] == pytest.approx(0.02)  # one of three iterations is done
