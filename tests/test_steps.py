@@ -96,7 +96,7 @@ def test_an_update_from_more_pairs_has_the_learning_rate_of_training(run, monkey
     script = runs.load_script(source.script)
 
     def update(args, state, batch, update=script.update):
-        seen.append((1 - state.global_step / state.planned_steps, len(batch["obs"])))
+        seen.append((1 - state.global_step / state.planned_steps, args.num_envs, len(batch["obs"])))
         return update(args, state, batch)
 
     monkeypatch.setattr(script, "update", update)
@@ -104,7 +104,7 @@ def test_an_update_from_more_pairs_has_the_learning_rate_of_training(run, monkey
         load("steps").take_update(source, (0,), num_envs, 64)
     settings = runs.read_config(run)
     left = 1 - 3 * runs.batch_size(settings) / runs.planned_steps(settings)
-    assert seen == [(left, 64), (left, 6400)]
+    assert seen == [(left, 1, 64), (left, 1, 6400)]  # a script may count in the batches of its arguments
 
 
 def test_steps_are_measured_where_there_are_some(run, tmp_path, capsys):
