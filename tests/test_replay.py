@@ -12,23 +12,6 @@ from measuring.runs import Source, load_script
 from problems import expected_return, policy_of, rows, source_of
 from torch.distributions import kl_divergence
 
-RATE = "policy_lr, policy_norm = args.policy_lr * lr_fraction"
-PLANTED = 3
-
-
-@pytest.fixture(scope="module")
-def planted(tmp_path_factory):
-    """A run on Chain of a script whose policy learns a hundred times as fast in one iteration, and the script."""
-    folder = tmp_path_factory.mktemp("runs")
-    source = (ROOT / "algos" / "ppo.py").read_text()
-    assert source.count(RATE) == 1
-    mine = folder / "my_ppo.py"
-    mine.write_text(source.replace(RATE, f"{RATE} * (100 if state.iteration == {PLANTED} else 1)"))
-    chain = RAW | dict(env_id="environments:Chain-v0", total_timesteps=768, num_steps=128, policy_lr=0.001)
-    flags = flags_of("ppo", run_name="chain", runs_dir=str(folder), checkpoint_every=1, **chain)
-    load_script(mine).main(flags)
-    return folder
-
 
 @pytest.fixture
 def undrawn(monkeypatch):
@@ -43,18 +26,25 @@ def replay(run, first, last, out, *flags, episodes=3):
     return rows(out, "replay")[-1]["updates"]
 
 
-def test_planted_update_is_found_at_its_iteration_with_the_exact_rewards(planted, tmp_path, capsys, figures):
-    script = ["--script", str(planted / "my_ppo.py")]
-    updates = replay(planted / "chain", 0, 6, tmp_path, *script, episodes=40)
+def test_planted_update_is_found_at_its_iteration_with_the_exact_rewards(tmp_path, capsys, figures):
+    """The policy of a run on Chain learns a hundred times as fast in the fourth of its iterations."""
+    source, rate = (ROOT / "algos" / "ppo.py").read_text(), "policy_lr, policy_norm = args.policy_lr * lr_fraction"
+    assert source.count(rate) == 1
+    mine = tmp_path / "my_ppo.py"
+    mine.write_text(source.replace(rate, f"{rate} * (100 if state.iteration == 3 else 1)"))
+    chain = RAW | dict(env_id="environments:Chain-v0", total_timesteps=768, num_steps=128, policy_lr=0.001)
+    flags = flags_of("ppo", run_name="chain", runs_dir=str(tmp_path), checkpoint_every=1, **chain)
+    load_script(mine).main(flags)
+    updates = replay(tmp_path / "chain", 0, 6, tmp_path, "--script", str(mine), episodes=40)
     out = capsys.readouterr().out
     lines = [line for line in out.splitlines() if line.startswith("update ")]
-    assert len(lines) == 1 and lines[0].startswith(f"update {PLANTED}: promised "), out
-    found = updates[PLANTED]
+    assert len(lines) == 1 and lines[0].startswith("update 3: promised "), out
+    found = updates[3]
     place = f"in one state (pair {found['max_kl_pair']}, step {found['max_kl_step']} of its episode)"
     assert place in lines[0] and f"mean {found['mean_kl']:.2g}" in lines[0]
     assert found["statistics"]["policy_lr"] == pytest.approx(100 * 0.001 * 0.5)
     assert [update["unlike_checkpoint"] for update in updates] == [[]] * 6
-    sources = [Source(planted / "my_ppo.py", planted / "chain", i) for i in range(7)]
+    sources = [Source(mine, tmp_path / "chain", i) for i in range(7)]
     exact = [expected_return(Chain, policy_of(source)) for source in sources]
     for i, update in enumerate(updates):
         before, after = load("replay").returns_of(update)

@@ -180,7 +180,6 @@ def test_labels_are_one_for_each_run(write, aggregate, capsys):
     found = [(x["env_id"], x["label"], x["finals"]) for x in found]
     assert found == [(env_id, *x) for env_id in ("Hopper-v5", "Walker2d-v5") for x in (("PPO", [1]), ("PPO-M", [2]))]
     assert "PPO is ambiguous" in refused(capsys, aggregate, "--labels", *["PPO"] * 4)
-    assert "--labels: 1 for 4 runs" in refused(capsys, aggregate, "--labels", "PPO")
 
 
 def test_the_other_diagnostics_draw_one_setting_alike_and_two_apart(write):
