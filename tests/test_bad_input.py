@@ -84,12 +84,10 @@ def test_arguments(algo, runs, capsys):
             assert snapshot(runs).keys() <= {runs / "file", runs / "runs"}, flags  # the latter for a long name
 
 
-@pytest.mark.parametrize("flags", ["--no-such-flag", f"{SHORT} --env-id Hopper-v2"])
-def test_as_a_process(flags, runs):
-    command = [sys.executable, ROOT / "algos" / "ppo.py", *flags.split()]
+def test_as_a_process(runs):
+    command = [sys.executable, ROOT / "algos" / "ppo.py", *f"{SHORT} --env-id Hopper-v2".split()]
     result = subprocess.run(command, capture_output=True, text=True)
-    assert result.returncode == 2 and "Traceback" not in result.stderr
-    assert result.stderr.count("\n") == 1 or flags == "--no-such-flag"  # for which tyro draws a box
+    assert result.returncode == 2 and "Traceback" not in result.stderr and result.stderr.count("\n") == 1
     assert list(runs.iterdir()) == []
 
 
@@ -134,21 +132,6 @@ def test_run_folder_in_use(runs, capsys):
 
 # Diagnostics ---------------------------------------------------------------------------------------------------------
 
-NO_PUSH = """
-class Moments:
-    mean, std = 0.0, 1.0
-
-    def load_state_dict(self, saved):
-        pass
-
-class State(State):
-    def __init__(self, args):
-        super().__init__(args)
-        self.obs_stats = Moments()
-
-def normalize_obs(args, stats, obs):
-    return obs.astype(np.float32)
-"""
 ONE = "--jobs 1 --out ."
 # Program, flags (the fixture `odd` makes what they name) and a part of the sentence. What all diagnostics refuse alike
 # is tried with value.py.
@@ -160,7 +143,6 @@ SENTENCES = [
     ("value", f"torn {ONE}", "iter_000001.pt is damaged"),
     ("value", f"nowhere {ONE}", "--env-id Nowhere-v0: NameNotFound"),
     ("value", "cut", "config.json is damaged"),
-    ("value", "void", "config.json is damaged"),
     ("value", "foreign", "config.json is damaged"),  # it names code outside algos/
     ("value", "unreadable", "config.json: Input/output error"),
     ("value", "ppo --checkpoints 7", "no checkpoint 7; there are 0 1 2 3"),
@@ -190,27 +172,19 @@ SENTENCES = [
     ("landscape", "ppo --grid 1", "--grid 1: must lie between 2 and"),
     ("landscape", "ppo --checkpoints 0 --step-pairs 7", "--step-pairs 7: less than two for each of the 4 minibatches"),
     ("trust_region", f"ppo --heldout-pairs {10**20}", "must lie between 1 and 1,000,000,000"),
-]
-REPLAY_EVALUATE_REWARDS = [
     ("replay", "ppo --from 2 --to 2", "--from 2 --to 2: there is no update between them"),
     ("replay", "ppo --from 2 --to 1", "--from 2 --to 1: there is no update between them"),
     ("replay", "ppo --from 2 --to 4", "--to 4: training has reached iteration 3"),
     ("replay", "ppo --from -1 --to 2", "--from -1: no checkpoint at or before it; there are 0 1 2 3"),
     ("replay", "ppo --from 0 --to 2 --episodes 1", "--episodes 1: must lie between 2 and"),
     ("replay", "ppo raw --from 0 --to 2", "name one run"),
-    ("replay", "none --from 0 --to 2", "no such run"),
-    ("replay", f"ppo --from 0 --to 2 --script {ROOT}/algos/ppo_m.py", "does not fit"),
     ("evaluate", "ppo --episodes 0", "--episodes 0: must lie between 1 and"),
-    ("evaluate", "ppo --checkpoints 7", "no checkpoint 7; there are 0 1 2 3"),
     ("evaluate", "ppo --video file/x.gif", "--video file/x.gif: must be a .gif file in a folder that exists"),
     ("evaluate", "ppo --video x.mp4", "--video x.mp4: must be a .gif file in a folder that exists"),
     ("rewards", "", "name one run folder or more"),
     ("rewards", "none", "no such run"),
-    ("rewards", "empty", "not a run"),
     ("rewards", "void", "config.json is damaged"),
     ("rewards", "ppo copy --out .", "ppo and copy are the same run, twice"),
-    ("rewards", "ppo raw", "several runs: name the folder for their figures with --out"),
-    ("rewards", "ppo --out file/x", "cannot write to file/x: "),
     ("rewards", "ppo raw --out . --labels PPO", "--labels: 1 for 2 runs; give one for each run, in order"),
 ]
 
@@ -227,18 +201,19 @@ def odd(known, tmp_path, monkeypatch):
     for path in checkpoints(tmp_path / "bare"):
         path.rename(path.with_name("iter_best.pt"))
     checkpoints(tmp_path / "torn")[1].write_bytes(b"torn")
-    for path in (tmp_path / "nowhere" / "config.json", *checkpoints(tmp_path / "nowhere")):
-        config = json.loads(path.read_text()) if path.suffix == ".json" else torch.load(path, weights_only=True)
-        config["args"]["env_id"] = "Nowhere-v0"
-        path.write_text(json.dumps(config)) if path.suffix == ".json" else torch.save(config, path)
-    foreign = json.dumps(dict(algo="../broken", script="", args=dict(env_id="x")))
-    for folder, config in (("cut", "{"), ("void", "{}"), ("foreign", foreign)):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "config.json").write_text(config)
+    config = json.loads((tmp_path / "ppo" / "config.json").read_text())
+    nowhere = dict(args=config["args"] | dict(env_id="Nowhere-v0"))
+    for path in checkpoints(tmp_path / "nowhere"):
+        torch.save(torch.load(path, weights_only=True) | nowhere, path)
+    configs = dict(nowhere=json.dumps(config | nowhere), cut="{", void="{}")
+    configs["foreign"] = json.dumps(config | dict(algo="../broken"))
+    for folder, text in configs.items():
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / "config.json").write_text(text)
     (tmp_path / "lacking.py").write_text(source.replace("def policy_loss(", "def policy_losses("))
     (tmp_path / "broken.py").write_text("import nothing_of_that_name\n")
     (tmp_path / "exit.py").write_text("raise SystemExit(3)\n")
-    (tmp_path / "thawed.py").write_text(source + NO_PUSH)
+    (tmp_path / "thawed.py").write_text(source.replace("push(", "take_in("))
     (tmp_path / "file").touch()
     (tmp_path / "empty").mkdir()
     (tmp_path / "unreadable").mkdir()
@@ -248,11 +223,10 @@ def odd(known, tmp_path, monkeypatch):
 
 
 def test_sentences(odd, capsys):
-    times = lambda: {
-        path: path.lstat().st_mtime_ns for path in odd.rglob("*") if path.is_file() and path.name[0] != "."
-    }
+    visible = lambda: [path for path in odd.rglob("*") if path.is_file() and path.name[0] != "."]
+    times = lambda: {path: path.lstat().st_mtime_ns for path in visible()}
     before = times()
-    for name, flags, sentence in [*SENTENCES, *REPLAY_EVALUATE_REWARDS]:
+    for name, flags, sentence in SENTENCES:
         capsys.readouterr()
         with patch("sys.argv", [f"{name}.py"]), pytest.raises(SystemExit) as ended:
             load(name).main(flags.split())

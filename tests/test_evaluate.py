@@ -6,15 +6,14 @@ from pathlib import Path
 from unittest.mock import patch
 
 import imageio
-import measuring.intervals
-import measuring.runs
-import measuring.sampling
 import numpy as np
 import pytest
 import torch
 from conftest import ROOT, TINY, flags_of, load
 from environments import Chain
-from test_diagnostics import rows
+from measuring import intervals, sampling
+from measuring.runs import Source, load_script
+from problems import expected_return, policy_of, rows, source_of
 
 pytestmark = pytest.mark.usefixtures("figures")
 QUICK = "--jobs 1 --episodes 2".split()
@@ -24,15 +23,11 @@ def evaluate(*arguments):
     load("evaluate").main([str(x) for x in arguments])
 
 
-def exact_return(policy):
+def return_without_noise(source):
     """What an episode of Chain returns if the policy acts with its mean."""
-    means = policy(torch.eye(4)).mean.detach().double().numpy()
-    return sum(Chain.rewards) - ((means - Chain.TARGET) ** 2).sum()
-
-
-def policy_of(run, iteration):
-    source = measuring.runs.Source(ROOT / "algos" / "ppo.py", run, iteration)
-    return measuring.sampling.checkpoint_state(source)[2].policy
+    policy = policy_of(source)
+    policy.log_std.data.fill_(-torch.inf)
+    return expected_return(Chain, policy)
 
 
 def test_returns_are_those_of_the_policy_with_its_noise_and_without(known, tmp_path):
@@ -40,12 +35,12 @@ def test_returns_are_those_of_the_policy_with_its_noise_and_without(known, tmp_p
     evaluate(*flags, "--deterministic")
     evaluate(*flags)
     certain, noisy = rows(tmp_path, "evaluate")
-    policy = policy_of(known / "chain", 6)
-    assert certain["returns"]["all"] == pytest.approx([exact_return(policy)] * 50, abs=1e-5)
-    exact = exact_return(policy) - policy(torch.eye(4)).variance.detach().double().sum().item()
+    source = source_of(known / "chain", 6)
+    assert certain["returns"]["all"] == pytest.approx([return_without_noise(source)] * 50, abs=1e-4)
+    exact = expected_return(Chain, policy_of(source))
     assert abs(noisy["returns"]["mean"] - exact) < np.std(noisy["returns"]["all"]) * 4 / 50**0.5
     assert noisy["lengths"]["all"] == [4.0] * 50
-    again = measuring.intervals.t_interval(np.array(noisy["returns"]["all"]))
+    again = intervals.t_interval(np.array(noisy["returns"]["all"]))
     assert again == pytest.approx(noisy["returns"]["interval"])
 
 
@@ -54,13 +49,13 @@ def test_a_checkpoint_has_its_returns_and_a_setting_the_mean_of_its_runs(known, 
     evaluate(known / "chain", known / "chain2", "--out", tmp_path, *flags)
     found = rows(tmp_path, "evaluate")
     assert [row["global_step"] for row in found] == [64 * i for i in range(7)] * 2
-    exact = [exact_return(policy_of(known / row["run"], row["iteration"])) for row in found]
+    exact = [return_without_noise(source_of(known / row["run"], row["iteration"])) for row in found]
     for row, of_row in zip(found, exact):
         assert row["returns"]["all"] == pytest.approx([of_row] * 3, abs=1e-4)
     out = capsys.readouterr().out
-    assert f"{known / 'chain2'}, iteration 6: return {measuring.intervals.short(exact[13])} [" in out
+    assert f"{known / 'chain2'}, iteration 6: return {intervals.short(exact[13])} [" in out
     assert "length 4 [4, 4] over 3 episodes (95 % t intervals)" in out
-    setting = measuring.intervals.text(measuring.intervals.mean_of([exact[6], exact[13]]))
+    setting = intervals.text(intervals.mean_of([exact[6], exact[13]]))
     assert f"ppo, 384 steps: return {setting} over 2 runs (95 % t interval)\n" in out
 
 
@@ -74,24 +69,16 @@ def test_runs_whose_folders_have_the_same_name_are_told_apart(known, tmp_path, f
     assert len(said) == len(set(said)) == 4  # two runs, two settings
 
 
-def lines(steps_and_numbers):
-    """What curves are made of, from the steps and numbers of each run."""
-    return [
-        (
-            dict(label="ppo"),
-            measuring.runs.Source(ROOT, Path(run), 0),
-            dict(global_step=step, returns=dict(mean=x, interval=[x - 1, x + 1])),
-        )
-        for run, of_run in steps_and_numbers.items()
-        for step, x in of_run.items()
-    ]
+def points(**steps_and_numbers):
+    """The curve of runs whose returns are these, by steps."""
+    row = lambda step, x: dict(global_step=step, returns=dict(mean=x, interval=[x - 1, x + 1]))
+    sources = {Source(ROOT, Path(run), 0): of_run for run, of_run in steps_and_numbers.items()}
+    lines = [(dict(label="ppo"), source, row(*x)) for source, of_run in sources.items() for x in of_run.items()]
+    [(_, _, found)] = load("evaluate").curves(lines, "returns")
+    return found
 
 
 def test_curves_are_means_over_runs_as_far_as_all_have_come():
-    def points(**steps_and_numbers):
-        [(_, _, found)] = load("evaluate").curves(lines(steps_and_numbers), "returns")
-        return found
-
     found = points(a={0: 1.0, 10: 2.0, 20: 3.0}, b={0: 5.0, 20: 9.0})
     assert {step: point["mean"] for step, point in found.items()} == {0: 3.0, 10: 4.5, 20: 6.0}
     assert found[20]["interval"] == pytest.approx([6 - 12.7062 * 3, 6 + 12.7062 * 3], rel=1e-4)
@@ -145,34 +132,29 @@ def make_env(args):
 def test_a_policy_with_a_buffer_is_evaluated_as_it_is_and_filmed_behind_its_wrapper(tmp_path):
     mine = tmp_path / "my_ppo.py"
     mine.write_text((ROOT / "algos" / "ppo.py").read_text() + OWN_CLASSES)
-    script = measuring.runs.load_script(mine)
+    script = load_script(mine)
     chain = TINY | dict(env_id="environments:Chain-v0", total_timesteps=64, run_name="chain", runs_dir=str(tmp_path))
     script.main(flags_of("ppo", **chain))
     flags = [tmp_path / "chain", "--script", mine, *QUICK, "--deterministic"]
     evaluate(*flags)
     [row] = rows(tmp_path / "chain" / "figures", "evaluate")
-    source = measuring.runs.Source(mine, tmp_path / "chain", 1)
-    policy = measuring.sampling.checkpoint_state(source)[2].policy
-    assert row["returns"]["all"] == pytest.approx([exact_return(policy)] * 2, abs=1e-5)
+    source = Source(mine, tmp_path / "chain", 1)
+    assert row["returns"]["all"] == pytest.approx([return_without_noise(source)] * 2, abs=1e-4)
     script.Counted.calls = 0
     evaluate(*flags, "--video", tmp_path / "chain.gif")
     assert script.Counted.calls >= 4  # the episodes are in the table, so these are the film's
     film = imageio.v3.imread(tmp_path / "chain.gif")
     assert [frame[0, 0, 0] for frame in film] == [0, 120]  # 15 of 30 frames a second
     with pytest.raises(ValueError, match="1 numbers for the"):
-        measuring.sampling.play_seeds(source, (0,), 0, 1, np.zeros(1))
+        sampling.play_seeds(source, (0,), 0, 1, np.zeros(1))
 
 
 def test_what_cannot_be_rendered_is_said_before_an_episode_is_played(known, tmp_path, runs, capsys, monkeypatch):
     load("ppo").main(flags_of("ppo", env_id="environments:Clock-v0", run_name="clock", **TINY))
-    monkeypatch.setattr(measuring.sampling, "play", lambda *_: pytest.fail("an episode was played"))
+    monkeypatch.setattr(sampling, "play", lambda *_: pytest.fail("an episode was played"))
     monkeypatch.setattr(Chain, "render", lambda self: None)
     for run, status, text in (
-        (
-            "runs/clock",
-            2,
-            "cannot render environments:Clock-v0 (NotImplementedError) without the render_mode",
-        ),
+        ("runs/clock", 2, "cannot render environments:Clock-v0 (NotImplementedError) without the render_mode"),
         (known / "chain", 1, "cannot render environments:Chain-v0 ("),
     ):
         with pytest.raises(SystemExit) as ended:

@@ -1,69 +1,51 @@
 """Replay: training's bits, known rewards, a planted fall, and what is said where a replay is not exact."""
 
-import contextlib
 import shutil
-from unittest.mock import patch
 
-import measuring.runs
-import measuring.sampling
-import measuring.table
 import numpy as np
 import pytest
 import torch
-from conftest import ALGOS, FEW, RAW, ROOT, flags_of, load, progress
+from conftest import ALGOS, FEW, RAW, ROOT, flags_of, flat, load, progress
 from environments import Chain
+from measuring import sampling
+from measuring.runs import Source, load_script
+from problems import expected_return, policy_of, rows, source_of
 from torch.distributions import kl_divergence
 
-RATE = "policy_lr, policy_norm = args.policy_lr * lr_fraction"
-PLANTED = 3
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """No figure, which takes most of the time of a call."""
+    monkeypatch.setattr(load("replay"), "draw_updates", lambda *_: None)
 
 
-@pytest.fixture(scope="module")
-def planted(tmp_path_factory):
-    """A run on Chain of a script whose policy learns a hundred times as fast in one iteration, and the script."""
-    folder = tmp_path_factory.mktemp("runs")
-    source = (ROOT / "algos" / "ppo.py").read_text()
-    assert source.count(RATE) == 1
-    mine = folder / "my_ppo.py"
-    mine.write_text(source.replace(RATE, f"{RATE} * (100 if state.iteration == {PLANTED} else 1)"))
-    chain = RAW | dict(env_id="environments:Chain-v0", total_timesteps=768, num_steps=128, policy_lr=0.001)
-    flags = flags_of("ppo", run_name="chain", runs_dir=str(folder), checkpoint_every=1, **chain)
-    measuring.runs.load_script(mine).main(flags)
-    return folder
-
-
-def replay(run, first, last, out, *flags, episodes=3, draws=False):
-    """The updates of a call; without its figure, which takes most of its time."""
+def replay(run, first, last, out, *flags, episodes=3):
+    """The updates of a call."""
     span = f"--from {first} --to {last} --episodes {episodes} --jobs 1".split()
-    with contextlib.nullcontext() if draws else patch.object(load("replay"), "draw_updates"):
-        load("replay").main([str(run), *span, *flags, "--out", str(out)])
-    return measuring.table.read_rows(out / "replay.jsonl")[-1]["updates"]
+    load("replay").main([str(run), *span, *flags, "--out", str(out)])
+    return rows(out, "replay")[-1]["updates"]
 
 
-def checkpoint(run, iteration):
-    return torch.load(run / "checkpoints" / f"iter_{iteration:06d}.pt", weights_only=True)
-
-
-def exact_reward(state):
-    """Expected return of Chain's episode."""
-    pi = state.policy(torch.eye(4))
-    return sum(Chain.rewards) - ((pi.mean - torch.tensor(Chain.TARGET)) ** 2 + pi.variance).sum().item()
-
-
-def test_planted_update_is_found_at_its_iteration_with_the_exact_rewards(planted, tmp_path, capsys, figures):
-    script = ["--script", str(planted / "my_ppo.py")]
-    updates = replay(planted / "chain", 0, 6, tmp_path, *script, episodes=40, draws=True)
+def test_planted_update_is_found_at_its_iteration_with_the_exact_rewards(tmp_path, capsys, figures):
+    """The policy of a run on Chain learns a hundred times as fast in the fourth of its iterations."""
+    source, rate = (ROOT / "algos" / "ppo.py").read_text(), "policy_lr, policy_norm = args.policy_lr * lr_fraction"
+    assert source.count(rate) == 1
+    mine = tmp_path / "my_ppo.py"
+    mine.write_text(source.replace(rate, f"{rate} * (100 if state.iteration == 3 else 1)"))
+    chain = RAW | dict(env_id="environments:Chain-v0", total_timesteps=768, num_steps=128, policy_lr=0.001)
+    flags = flags_of("ppo", run_name="chain", runs_dir=str(tmp_path), checkpoint_every=1, **chain)
+    load_script(mine).main(flags)
+    updates = replay(tmp_path / "chain", 0, 6, tmp_path, "--script", str(mine), episodes=40)
     out = capsys.readouterr().out
     lines = [line for line in out.splitlines() if line.startswith("update ")]
-    assert len(lines) == 1 and lines[0].startswith(f"update {PLANTED}: promised "), out
-    found = updates[PLANTED]
+    assert len(lines) == 1 and lines[0].startswith("update 3: promised "), out
+    found = updates[3]
     place = f"in one state (pair {found['max_kl_pair']}, step {found['max_kl_step']} of its episode)"
     assert place in lines[0] and f"mean {found['mean_kl']:.2g}" in lines[0]
     assert found["statistics"]["policy_lr"] == pytest.approx(100 * 0.001 * 0.5)
     assert [update["unlike_checkpoint"] for update in updates] == [[]] * 6
-    with torch.no_grad():
-        sources = [measuring.runs.Source(planted / "my_ppo.py", planted / "chain", i) for i in range(7)]
-        exact = [exact_reward(measuring.sampling.checkpoint_state(source)[2]) for source in sources]
+    sources = [Source(mine, tmp_path / "chain", i) for i in range(7)]
+    exact = [expected_return(Chain, policy_of(source)) for source in sources]
     for i, update in enumerate(updates):
         before, after = load("replay").returns_of(update)
         for returns, expected in ((before, exact[i]), (after, exact[i + 1]), (after - before, exact[i + 1] - exact[i])):
@@ -76,7 +58,7 @@ def test_planted_update_is_found_at_its_iteration_with_the_exact_rewards(planted
 
 
 @pytest.mark.parametrize("algo", ALGOS)
-def test_replay_is_training_to_the_bit(known, tmp_path, algo, capsys):
+def test_replay_is_training_to_the_bit(known, tmp_path, algo, capsys, undrawn):
     updates = replay(known / f"few_{algo}", 1, 3, tmp_path)
     out = capsys.readouterr().out
     logged = progress(known / f"few_{algo}")
@@ -92,11 +74,11 @@ def test_replay_is_training_to_the_bit(known, tmp_path, algo, capsys):
     assert out.count("arrives at the same state, bit for bit") == 2 and "repeats it, to the last digit" in out
 
 
-def test_quantities_by_hand(known, tmp_path):
+def test_quantities_by_hand(known, tmp_path, undrawn):
     [update] = replay(known / "few_ppo", 1, 2, tmp_path)
-    source = measuring.runs.Source(ROOT / "algos" / "ppo.py", known / "few_ppo", 1)
-    script, settings, _ = measuring.sampling.checkpoint_state(source)
-    before, after, _, _, batch = measuring.sampling.next_iteration(source)
+    source = source_of(known / "few_ppo", 1)
+    script, settings, _ = sampling.checkpoint_state(source)
+    before, after, _, _, batch = sampling.next_iteration(source)
     kls = kl_divergence(before.policy(batch["obs"]), after.policy(batch["obs"])).detach()
     assert update["max_kl_pair"] == kls.argmax() and update["max_kl"] == kls.max()
     losses = [script.policy_loss(settings, x.policy(batch["obs"]), batch).item() for x in (before, after)]
@@ -112,31 +94,32 @@ def test_step_of_the_episode_continues_from_the_last_rollout_of_each_worker():
     assert load("replay").episode_steps(experience, 5, [7, 2]) == [8, 9, 1, 2, 3, 3, 4, 5, 6, 7]
 
 
-def test_both_policies_act_with_the_normalizers_of_the_next_iteration(tmp_path):
+def test_both_policies_act_with_the_normalizers_of_the_next_iteration(tmp_path, undrawn):
     """On the Pendulum, whose returns show every bit of them."""
     settings = FEW | dict(env_id="Pendulum-v1", checkpoint_every=1, runs_dir=str(tmp_path), run_name="run")
     load("ppo").main(flags_of("ppo", **settings))
     for i, update in enumerate(replay(tmp_path / "run", 1, 3, tmp_path), 1):
-        next_one = measuring.runs.Source(ROOT / "algos" / "ppo.py", tmp_path / "run", i + 1)
+        next_one = source_of(tmp_path / "run", i + 1)
         for when, k in (("before", i), ("after", i + 1)):
-            policy = measuring.sampling.checkpoint_state(next_one._replace(iteration=k))[2].policy
-            episodes = measuring.sampling.play_seeds(next_one, (0,), 0, 3, measuring.sampling.flat_parameters(policy))
+            policy = policy_of(next_one._replace(iteration=k))
+            episodes = sampling.play_seeds(next_one, (0,), 0, 3, flat(policy))
             assert update[when]["returns"] == [x for x, _ in episodes]
 
 
-def test_jobs_and_a_wider_range_change_no_bit(known, tmp_path, capsys):
+def test_jobs_and_a_wider_range_change_no_bit(known, tmp_path, undrawn):
     narrow = replay(known / "few_ppo", 1, 2, tmp_path)
     assert replay(known / "few_ppo", 0, 3, tmp_path)[1] == narrow[0]
     assert replay(known / "few_ppo", 1, 2, tmp_path / "2", "--jobs", "2") == narrow
-    assert len(measuring.table.read_rows(tmp_path / "replay.jsonl")) == 2
+    assert len(rows(tmp_path, "replay")) == 2
 
 
-def test_what_is_not_as_it_was_is_said(known, tmp_path, capsys):
+def test_what_is_not_as_it_was_is_said(known, tmp_path, capsys, undrawn):
     run = tmp_path / "ppo"
     shutil.copytree(known / "few_ppo", run)
-    changed = checkpoint(run, 2)
+    path = source_of(run, 2).path
+    changed = torch.load(path, weights_only=True)
     changed["value_adam"][0][5] += 1e-6
-    torch.save(changed, run / "checkpoints" / "iter_000002.pt")
+    torch.save(changed, path)
     text = (run / "progress.csv").read_text()
     kl = progress(run)[1]["mean_kl"]
     (run / "progress.csv").write_text(text.replace(kl, kl[:-1] + ("1" if kl[-1] == "2" else "2")))

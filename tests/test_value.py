@@ -1,17 +1,18 @@
 """What value.py and trust_region.py measure, on cases worked out by hand."""
 
+import shutil
+
 import gymnasium as gym
-import measuring.intervals
-import measuring.plots
-import measuring.table
 import numpy as np
 import pytest
 import torch
-from conftest import flags_of, load, start
+from conftest import RAW, TINY, flags_of, iterate, load, progress, start
 from environments import Chain, Clock
+from measuring import intervals, plots, sampling
+from problems import rows, source_of
 from torch.distributions import Independent, Normal
 
-RAW = dict(reward_scale=False, reward_clip=False, obs_norm=False, obs_clip=False)
+pytestmark = pytest.mark.usefixtures("figures")
 GAMMA = 0.99
 
 
@@ -72,23 +73,26 @@ def test_returns_as_released_stop_at_time_limits(bootstrap):
     assert load("value").steps_to_cut(data).tolist() == [*([5, 4, 3, 2, 1] if bootstrap else [0] * 5), 2, 1]
 
 
-def untrained(env_id, folder):
-    """The first checkpoint of a short run in the folder."""
-    settings = RAW | dict(total_timesteps=128, num_steps=64, policy_epochs=1, value_epochs=1)
-    flags = flags_of("ppo", env_id=env_id, run_name="run", runs_dir=str(folder), **settings)
-    load("ppo").main([*flags, "--checkpoint-every", "1"])
-    return folder / "run" / "checkpoints" / "iter_000000.pt"
-
-
-def test_episodes_of_one_step_have_no_error_to_measure(tmp_path, capsys):
-    run = untrained("environments:Bandit-v0", tmp_path).parent.parent
+def test_episodes_of_one_step_have_no_error_to_measure(known, tmp_path, capsys):
     with pytest.raises(SystemExit) as ended:
-        load("value").main([str(run), "--checkpoints", "0", "--jobs", "1", "--heldout-pairs", "64"])
+        load("value").main([str(known / "bandit"), "--out", str(tmp_path), "--jobs", "1", "--heldout-pairs", "64"])
     assert ended.value.code == 2 and "every step ends its episode" in capsys.readouterr().err
 
 
+def test_error_is_that_after_the_fit(known, tmp_path):
+    load("value").main([str(known / "chain"), "--checkpoints", "0", "--jobs", "1", "--out", str(tmp_path)])
+    script, args, _ = sampling.checkpoint_state(source_of(known / "chain"))
+    state = script.State(args)
+    experience, batch, _ = iterate(script, args, state)
+    errors = ((state.value(batch["obs"]) - batch["value_targets"]) / batch["value_targets"]).abs().detach()
+    exact = np.median(errors[~experience["terminations"]].double().numpy())
+    assert rows(tmp_path, "value")[0]["train_gae"]["median"] == pytest.approx(exact, rel=1e-5)
+
+
 def test_exact_values_of_a_constant_reward_miss_the_returns_as_released(tmp_path):
-    path = untrained("Constant-v0", tmp_path)
+    run = TINY | dict(env_id="Constant-v0", total_timesteps=128, runs_dir=str(tmp_path), run_name="run")
+    load("ppo").main(flags_of("ppo", **run))
+    path = source_of(tmp_path / "run").path
     checkpoint = torch.load(path, weights_only=True)
     for parameter in checkpoint["value"].values():
         parameter.zero_()
@@ -96,7 +100,7 @@ def test_exact_values_of_a_constant_reward_miss_the_returns_as_released(tmp_path
     checkpoint["args"]["value_lr"] = 1e-12
     torch.save(checkpoint, path)
     load("value").main([str(path.parent.parent), "--checkpoints", "0", "--jobs", "1", "--heldout-pairs", "128"])
-    [cell] = measuring.table.read_rows(path.parent.parent / "figures" / "value.jsonl")
+    [cell] = rows(path.parent.parent / "figures", "value")
 
     def missed(d):  # V = 1 / (1 - gamma) against the sum of d rewards of 1
         return GAMMA**d / (1 - GAMMA**d)
@@ -121,10 +125,7 @@ def test_errors_by_distance_are_those_of_checkpoints_after_the_first(known, tmp_
     module, drawn = load("value"), []
     flags = "--checkpoints 0 1 --jobs 1 --heldout-pairs 300".split()
     module.main([str(known / "chain"), "--out", str(tmp_path), *flags])
-    cells, style = (
-        measuring.table.read_rows(tmp_path / "value.jsonl"),
-        measuring.plots.line_styles({"ppo": "ppo"})["ppo"],
-    )
+    cells, style = rows(tmp_path, "value"), plots.look("ppo") | dict(linestyle="-")
     for factor in (1, 1000):
         for x in (x for name in module.COLUMNS for x in module.heldout_bins(cells[0], name)):
             x["mean"] = factor * x["mean"]
@@ -151,34 +152,37 @@ def test_distances_to_a_cut_and_their_bins():
     assert module.error_of_exact_values(np.array([0, 1, 2]), 0.5).tolist() == pytest.approx([0, 1, 1 / 3])
 
 
+def test_relative_error_leaves_out_terminal_steps_and_targets_near_zero():
+    values, targets = torch.tensor([1.0, 3.0, 5.0, 1.0, 9.0]), torch.tensor([2.0, 2.0, 4.0, 0.001, 1.0])
+    ends = dict(terminations=np.array([0, 0, 0, 0, 1], bool), ends=np.array([0, 0, 1, 0, 1], bool))
+    numbers = load("value").relative_errors(values, targets, ends)
+    assert numbers["mean"] == pytest.approx((0.5 + 0.5 + 0.25) / 3)
+    assert numbers["median"] == pytest.approx(0.5) and numbers["near_zero"] == pytest.approx(0.25)
+    assert numbers["pairs"] == 5 and numbers["episodes"] == 2
+
+
 def test_interval_of_the_relative_error_is_over_episodes():
     """Of episodes of one length the error is the mean of theirs, and its interval that of this mean, in logarithms."""
     errors = np.array([[0.1, 0.3], [0.5, 0.1], [0.2, 0.2]])
     ends = dict(terminations=np.zeros(6, bool), ends=np.tile([False, True], 3))
     numbers = load("value").relative_errors(torch.from_numpy(1 + errors).flatten(), torch.ones(6), ends)
     assert numbers["mean"] == pytest.approx(errors.mean())
-    low, high = measuring.intervals.t_interval(errors.mean(1) / errors.mean())
+    low, high = intervals.t_interval(errors.mean(1) / errors.mean())
     assert numbers["interval"] == pytest.approx([0.7 / 3 * np.exp(low - 1), 0.7 / 3 * np.exp(high - 1)])
     assert numbers["mean_of_all"] == pytest.approx(errors.mean()) and numbers["episodes"] == 3
     sums, pairs = map(np.array, numbers["of_episodes"])  # as they are kept
     assert sums.sum() / pairs.sum() == pytest.approx(numbers["mean"])
-    ends = measuring.intervals.t_interval((sums / numbers["mean"] - pairs) / pairs.mean())
+    ends = intervals.t_interval((sums / numbers["mean"] - pairs) / pairs.mean())
     assert numbers["mean"] * np.exp(ends) == pytest.approx(numbers["interval"], rel=1e-4)
-
-
-def pairs_moved(shifts, actions):
-    """A batch of a standard normal policy, and the policy whose means are these shifts."""
-    shifts, actions = torch.tensor(shifts)[:, None], torch.tensor(actions)[:, None]
-    old = Independent(Normal(torch.zeros_like(shifts), torch.ones_like(shifts)), 1)
-    batch = dict(obs=shifts, actions=actions, old_means=old.mean, old_stds=old.stddev)
-    new = lambda obs: Independent(Normal(obs, torch.ones_like(obs)), 1)  # noqa: E731
-    return new, batch | dict(old_log_probs=old.log_prob(actions))
 
 
 def test_largest_ratio_and_kl_are_averaged_over_parts_of_the_batch_size():
     """Moved by m, KL is m^2 / 2 and the ratio at an action a is exp(a m - m^2 / 2)."""
     shifts, actions = [0.1, 0.2, 0.0, 0.4, 0.3, 0.1, 0.9], [1.0, 0.0, 3.0, 0.0, 2.0, 1.0, 3.0]
-    module, (policy, batch) = load("trust_region"), pairs_moved(shifts, actions)
+    module, obs = load("trust_region"), torch.tensor(shifts)[:, None]
+    policy = lambda obs: Independent(Normal(obs, torch.ones_like(obs)), 1)
+    old, acted = policy(0 * obs), torch.tensor(actions)[:, None]
+    batch = dict(obs=obs, actions=acted, old_means=old.mean, old_stds=old.stddev, old_log_probs=old.log_prob(acted))
     kls = np.square(shifts) / 2
     ratios = np.exp(np.multiply(actions, shifts) - kls)
     halves = module.step_size(policy, None, batch, 3)  # the seventh pair, the most extreme, is a rest
@@ -187,11 +191,11 @@ def test_largest_ratio_and_kl_are_averaged_over_parts_of_the_batch_size():
     assert halves["max_ratio"] == pytest.approx((ratios[0] + ratios[4]) / 2)
     assert halves["mean_kl"] == pytest.approx(kls[:6].mean())
     assert halves["policy_churn"] == pytest.approx(np.mean(shifts[:6])) and "value_churn" not in halves
-    assert halves["max_kl_interval"] == pytest.approx(measuring.intervals.t_interval(kls[[1, 3]]))
+    assert halves["max_kl_interval"] == pytest.approx(intervals.t_interval(kls[[1, 3]]))
     for name in ("max_ratio", "mean_kl", "max_kl"):
         of_parts = np.array(halves[f"{name}_parts"])
         assert of_parts.mean() == pytest.approx(halves[name], rel=1e-4)
-        assert measuring.intervals.t_interval(of_parts) == pytest.approx(halves[f"{name}_interval"], rel=1e-4)
+        assert intervals.t_interval(of_parts) == pytest.approx(halves[f"{name}_interval"], rel=1e-4)
     values = dict(old_values=torch.tensor([0.0, 2, 4, 6, 8, 10, 12]))  # of standard deviation 4.320
     moved = module.step_size(policy, lambda obs: values["old_values"] - 0.5, batch | values, 7)
     assert moved["value_churn"] == pytest.approx(0.5 / 4.320494)
@@ -212,7 +216,41 @@ def test_mean_reward_says_of_how_many_episodes():
 
 
 def test_settings_can_be_told_apart_without_colours():
-    looks = measuring.plots.line_styles({algo: algo for algo in measuring.plots.COLOURS})
-    looks = [measuring.plots.tell_apart(look) for look in looks.values()]
+    looks = plots.line_styles({algo: algo for algo in plots.COLOURS})
+    looks = [plots.tell_apart(look) for look in looks.values()]
     assert len({(look["marker"], look["fillstyle"], look["linestyle"]) for look in looks}) == len(looks)
     assert ":" not in {look["linestyle"] for look in looks}  # dotted is what is not measured
+
+
+def test_trust_region_repeats_what_training_logged(known, tmp_path):
+    load("trust_region").main([str(known / "ppo"), "--jobs", "1", "--heldout-pairs", "700", "--out", str(tmp_path)])
+    logged, found = progress(known / "ppo"), rows(tmp_path, "trust_region")
+    assert len(found) == len(logged) == 3
+    for cell, row in zip(found, logged):
+        assert {name: float(row[name]) for name in ("max_ratio", "mean_kl", "max_kl")}.items() <= cell["train"].items()
+        assert cell["train"]["mean_reward"] == pytest.approx(float(row["episodic_return"]))
+        assert cell["train"] != cell["heldout"] and cell["heldout"]["pairs"] == 700
+        heldout = cell["heldout"]
+        raw = {name: heldout[f"{name}_parts"] for name in ("max_ratio", "mean_kl", "max_kl")}
+        for name, x in (raw | dict(mean_reward=heldout["returns"])).items():
+            again = intervals.t_interval(np.array(x))
+            assert again == pytest.approx(heldout[f"{name}_interval"], rel=1e-4), name
+        assert cell["max_ratio_allowed"] == 1.2
+
+
+def test_episodes_of_a_trust_region_are_complete(tmp_path):
+    flags = flags_of("ppo", env_id="environments:Clock-v0", run_name="clock", runs_dir=str(tmp_path), **TINY)
+    load("ppo").main(flags)
+    for pairs, episodes in ((7, 8), (62, 12)):  # of 5 steps each; eight, by which the length is known, always
+        load("trust_region").main([str(tmp_path / "clock"), "--jobs", "1", "--heldout-pairs", str(pairs)])
+        heldout = rows(tmp_path / "clock" / "figures", "trust_region")[-1]["heldout"]
+        assert (heldout["mean_reward"], heldout["episodes"], heldout["pairs"]) == (15.0, episodes, pairs)
+
+
+def test_the_kl_that_is_allowed_follows_its_schedule(known, tmp_path):
+    shutil.copytree(known / "few_trpo_plus", tmp_path / "run")
+    source = source_of(tmp_path / "run", 1, "trpo_plus")
+    checkpoint = torch.load(source.path, weights_only=True)
+    torch.save(checkpoint | dict(args=checkpoint["args"] | dict(max_kl=0.01, max_kl_final=0.04)), source.path)
+    numbers = load("trust_region").measure(source, 0, 64)
+    assert numbers["mean_kl_allowed"] == pytest.approx(0.02)  # one of three iterations is done
