@@ -101,10 +101,10 @@ def parameters(path):
 
 
 def contents(path):
-    """All that a checkpoint holds but the name of its run, by name."""
+    """All that a checkpoint holds but its run's arguments, by name."""
     checkpoint = torch.load(path, weights_only=True)
-    args = {name: x for name, x in checkpoint.pop("args").items() if name not in ("run_name", "runs_dir")}
-    return leaves(checkpoint | dict(args=args))
+    del checkpoint["args"]
+    return leaves(checkpoint)
 
 
 def leaves(x, name=""):
