@@ -8,13 +8,12 @@
 Returns are undiscounted sums of raw rewards, and observations are normalized with the checkpoint's frozen statistics.
 Every episode begins with a seed of its own and is played to its end, so that long ones count no less than short ones.
 Intervals are by Student's t. That of a checkpoint's mean is over its episodes. That of a setting's mean is over the
-means of its runs where there are two or more, since the episodes of one run say nothing about the next. Where a run has
-more than four checkpoints, the figure shows curves, as Fig. 4 of "The Definitive Guide to Policy Gradients" (GUIDE)
-does; of two runs both are drawn, and no interval. Each setting is also given near 1M steps and at the end (Table 3).
+means of its runs where there are two or more, since the episodes of one run say nothing about the next. The figure has
+the curves of Fig. 4 of "The Definitive Guide to Policy Gradients" (GUIDE); of two runs both are drawn, and no interval.
+Each setting is also given near 1M steps and at the end (Table 3).
 """
 
 import sys
-import textwrap
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -137,32 +136,13 @@ def draw_training(lines: list[Line], path: Path) -> None:
     for axis, (name, text) in zip(axes[0], NAMES.items()):
         for style, of_runs, points in curves(lines, name):
             hidden = dict(interval=None) if len(of_runs) == 2 else {}  # it would fill the panel and add nothing
-            plots.draw_line(axis, list(points), [point | hidden for point in points.values()], style)
+            draw = plots.draw_line if len(points) > 1 else plots.draw_points
+            draw(axis, list(points), [point | hidden for point in points.values()], style)
             for run in of_runs if len(of_runs) > 1 else ():
                 thin = style | dict(marker="", linewidth=0.5, alpha=0.6, label=None)
                 axis.plot(list(run), [x["mean"] for x in run.values()], **thin)
         axis.set(xlabel="environment steps", ylabel=text, ylim=(min(0, axis.get_ylim()[0]), None))
         axis.ticklabel_format(axis="x", scilimits=(0, 5))
-    plots.save_figure(figure, path)
-
-
-def draw_episodes(lines: list[Line], path: Path) -> None:
-    """Draws for each checkpoint every episode's return and length, and their means with intervals."""
-    texts = [f"{x['label']}, {str(source.run).split('__')[-1]}, iteration {source.iteration}" for x, source, _ in lines]
-    texts = [textwrap.fill(text, 40, break_on_hyphens=False) for text in texts]
-    heights = [0.35 + 0.15 * text.count("\n") for text in texts]
-    places = np.cumsum(heights) - np.array(heights) / 2
-    figure, axes = plots.new_figure(1, 2, (8.4, 0.8 + sum(heights)), sharey=True)
-    for axis, (name, text) in zip(axes[0], NAMES.items()):
-        for y, (style, _, row) in zip(places, lines):
-            mean, ends, episodes = row[name]["mean"], row[name]["interval"], row[name]["all"]
-            spread = np.linspace(y - 0.1, y + 0.1, len(episodes))
-            axis.plot(episodes, spread, ".", color=style["color"], alpha=0.4, markersize=3)
-            black = style | dict(color="black", zorder=3, capsize=4, label=None)
-            axis.errorbar(mean, y, xerr=ends and [[mean - ends[0]], [ends[1] - mean]], **black)
-        axis.set(xlabel=text, xlim=(min(0, axis.get_xlim()[0]), None))
-    axes[0, 0].set_ylim(sum(heights), 0)
-    axes[0, 0].set_yticks(places, texts, fontsize=7)
     plots.save_figure(figure, path)
 
 
@@ -188,7 +168,7 @@ def main(argv: list[str] | None = None) -> None:
         for step in sorted({min(points, key=lambda x: abs(x - 10**6)), max(points)}) if points else ():
             text = f"return {intervals.text(points[step])} over {over} (95 % t interval)"
             print(f"{style['label']}, {step:,} steps: {text}")
-    (draw_training if max(map(len, chosen)) > 4 else draw_episodes)(lines, path)
+    draw_training(lines, path)
 
 
 if __name__ == "__main__":

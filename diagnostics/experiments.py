@@ -108,13 +108,6 @@ class Run(NamedTuple):
                 words += [word.partition("=")[0], *map(str, x)] if isinstance(x, tuple) else [word]
         return words
 
-    @property
-    def label(self) -> str:
-        """The agent's name, as --labels of the diagnostics takes it. It does not stand in the run's folder, because
-        experiments share runs under different names."""
-        _, *flags = (runs.flag(*x) for x in runs.setting(dict(algo=self.algo, args=vars(self.args))).items())
-        return f"{self.agent}={self.algo} {' '.join(flags)}"
-
 
 def make_runs(args: Args, experiment: Experiment) -> list[Run]:
     """Returns the runs of an experiment. Seed 1 of every agent comes first, because the first run of a setting compiles
@@ -240,7 +233,6 @@ def make_results(args: Args, experiment: Experiment, found: list[Run], passed_on
     """Calls the experiment's diagnostics: rewards on all runs, of which it names the unfinished, and the others on the
     finished runs of each environment. Returns 0 if all succeed, else 1."""
     status, begun = 0, [run for run in found if (run.folder / "config.json").is_file()]
-    (args.out / "runs.txt").write_text("".join(f"{run.folder}\n" for run in begun))  # for rewards.py --folders
     for i, call in enumerate(experiment.results):
         diagnostic, *options = [*shlex.split(call), *(passed_on if i == 0 else [])]
         options += ["--jobs", str(args.jobs)] if args.jobs and diagnostic != "rewards" else []
@@ -248,7 +240,7 @@ def make_results(args: Args, experiment: Experiment, found: list[Run], passed_on
             here = [run for run in begun if run.finished and run.args.env_id == env_id] if env_id else begun
             command = [sys.executable, str(Path(__file__).with_name(f"{diagnostic}.py")), *options]
             command += ["--out", str(args.out / env_id.replace(":", "."))]
-            command += ["--labels", *dict.fromkeys(run.label for run in here), "--", *(str(run.folder) for run in here)]
+            command += ["--labels", *(run.agent for run in here), "--", *(str(run.folder) for run in here)]
             if not here or subprocess.run(command, env=ONE_CORE).returncode:
                 status = 1
     return status

@@ -22,8 +22,6 @@ without a compiler), it continues from the checkpoint.
   updates. The last line has all together: after the last update against before the first, each with its normalizers.
 - KL(before || after) on the batch; the largest KL, the pair (row of the batch) that has it, and the step of its episode
   to which that pair belongs. The explained variance is that of the value targets, before and after the fit.
-- drift of the normalizers (in the file): how far a mean moved over the iteration's rollout, in its standard deviations,
-  and by which share a standard deviation changed (for rewards, that is their scale), each the largest over the entries.
 """
 
 import shutil
@@ -96,9 +94,6 @@ def replay(sources: list[Source], first: int, last: int, folder: Path) -> dict[i
     taken, arrived = {}, sources[0].iteration
     for i in range(arrived, max([last, *later])):
         before = sampling.flat_parameters(state.policy).numpy()
-        if "workers" not in base and i % getattr(settings, "checkpoint_every", np.inf) == 0:
-            for worker in state.workers:
-                worker.obs = None  # an older script began new episodes after each of its checkpoints, which have none
         numbers = dict(iteration=i, checkpoint_iteration=arrived) | take_iteration(script, settings, state)
         unlike = unlike_progress(numbers, logged.get(i))
         numbers |= dict(unlike_progress=unlike, next_checkpoint=None, unlike_checkpoint=None)
@@ -160,7 +155,7 @@ def take_iteration(script: ModuleType, settings: Any, state: Any) -> dict[str, A
     pair = kls.argmax().item()
     step = episode_steps(experience, settings.num_steps, lengths)[pair]
     numbers |= dict(mean_kl=kls.mean().item(), max_kl=kls[pair].item(), max_kl_pair=pair, max_kl_step=step)
-    numbers |= dict(promised=values[1] - values[0], drift=drift(before, state))
+    numbers |= dict(promised=values[1] - values[0])
     if hasattr(state, "value"):
         numbers["explained_variance"] = [explained_variance(x.value, batch) for x in (before, state)]
     return numbers | dict(global_step=state.global_step, training_episodes=experience["episodes"])
@@ -181,18 +176,6 @@ def episode_steps(experience: dict[str, Any], num_steps: int, lengths: list[int]
 @torch.no_grad()
 def explained_variance(value: Callable, batch: dict[str, Tensor]) -> float:
     return (1 - (batch["value_targets"] - value(batch["obs"])).var() / batch["value_targets"].var()).item()
-
-
-def drift(before: Any, after: Any) -> dict[str, dict[str, float]]:
-    """Returns for each running statistics how far the mean moved, in standard deviations, and by which share the
-    standard deviation changed, each the largest over the entries. At iteration 0 there is nothing to compare with."""
-    found = {}
-    for name, old in vars(before).items():
-        if before.iteration and hasattr(old, "push"):
-            new, scale = getattr(after, name), old.std + 1e-8
-            changes = dict(mean=(new.mean - old.mean) / scale, std=(new.std - old.std) / scale)
-            found[name] = {key: float(np.abs(x).max()) for key, x in changes.items()}
-    return found
 
 
 # Verdicts ------------------------------------------------------------------------------------------------------------
@@ -228,9 +211,7 @@ def verdicts(updates: list[dict[str, Any]], changes: list[dict], moves: list[dic
     lines = []
     for update, change, move in zip(updates, changes, [None, *moves]):
         if move and fell(move):
-            moved = update["drift"].get("obs_stats")
-            by = f" (the mean of an observation by {moved['mean']:.2g} standard deviations)" if moved else ""
-            lines.append(f"before update {update['iteration']} the normalizers moved{by}: {reward_text(move)}")
+            lines.append(f"before update {update['iteration']} the normalizers moved: {reward_text(move)}")
         if fell(change):
             where = f"(pair {update['max_kl_pair']}, step {update['max_kl_step']} of its episode)"
             kl = f"largest KL {update['max_kl']:.2g} in one state {where}, mean {update['mean_kl']:.2g}"

@@ -3,25 +3,20 @@ intervals over seeds.
 
     python diagnostics/rewards.py runs/* --out results
     python diagnostics/rewards.py runs/Hopper-v5__ppo__* --paired --out results
-    python diagnostics/rewards.py runs/* --aai PPO PPO-M TRPO TRPO+ --labels "PPO=ppo reward-scale" \\
-        "PPO-M=ppo no-reward-scale" "TRPO=trpo_plus no-reward-scale" "TRPO+=trpo_plus reward-scale" --out results
 
 Runs whose arguments differ only in environment and seed are runs of one setting. Its label is the algorithm and the
 flags that distinguish it from the algorithm's other settings here, except those that are the script's defaults. The
 reward of an iteration is the mean undiscounted return of the episodes that ended in it; the final reward of a run is
 the mean over the last five iterations in which an episode ended. Runs that are not finished are named and left out.
-Runs under one label of --labels may differ in other arguments between environments, but not within one.
+Runs under one of your own labels may differ in other arguments between environments, but not within one.
 
-Intervals are 95 % intervals over runs; for one run there is none. Those of means and of differences seed by seed are
-Student's t, and those of differences between settings are Welch's. (The papers' percentile bootstrap covers 91 % with
-ten runs, and 73 % with three.) For interquartile means and probabilities of improvement, give the final rewards, which
-rewards.json has, to the package rliable. --kl gives Fig. 5 of "The Definitive Guide to Policy Gradients" (GUIDE), with
-the exact KL(before || after the whole update) over the batch where GUIDE has the estimate E[(r - 1) - ln r]. --aai
-gives Table 2 of "Implementation Matters in Deep Policy Gradients" (IM). Its AAI and ACLI are each the larger size of
-two differences, so they are above 0 even where nothing differs, and have no interval. What they are meant to say, the
-main effects say: that of the optimizations is the mean of PPO - PPO-M and TRPO+ - TRPO, and that of the step is the
-mean of PPO - TRPO+ and PPO-M - TRPO. The interaction is half of how much more the optimizations add to PPO than to
-TRPO.
+Intervals are Student's t over runs, at 95 %; for one run there is none. (The papers' percentile bootstrap covers 91 %
+with ten runs, and 73 % with three.) For interquartile means and probabilities of improvement, give the final rewards,
+which rewards.json has, to the package rliable. --kl gives Fig. 5 of "The Definitive Guide to Policy Gradients" (GUIDE),
+with the exact KL(before || after the whole update) over the batch where GUIDE has the estimate E[(r - 1) - ln r].
+"Implementation Matters in Deep Policy Gradients" (IM) has AAI and ACLI in its Table 2, each the larger size of two
+differences of settings, so that they are above 0 even where nothing differs. The means from which they follow are in
+the table of final rewards; figures/reward has the effects that they are meant to show.
 
 Where requested runs are missing, a line says which, the other tables are still written, and the exit status is 1.
 """
@@ -43,16 +38,12 @@ from measuring import intervals, plots, runs
 class Args:
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()
     """run folders, of any algorithms and environments"""
-    folders: Path | None = None
-    """file that names more of them, one per line, if they are too many for a command line"""
     labels: tuple[str, ...] = ()
-    """labels of your own, each "LABEL=ALGO FLAG ...", for runs with these flags, spelled as in names of run folders"""
+    """labels of your own, one for each run in order; runs with the same label are one setting in an environment"""
     paired: bool = False
     """show what each on/off argument is worth: differences, by seed, between settings that differ in it alone"""
     kl: bool = False
     """also draw the mean KL of each iteration, as training logged it; the JSON has the largest of each run, too"""
-    aai: tuple[str, str, str, str] | None = None
-    """labels of PPO, PPO-M, TRPO and TRPO+, for IM's AAI and ACLI and the effects of step and optimizations"""
     out: Path | None = None
     """folder of figures and numbers; default: figures/ inside the run's folder"""
     format: Literal["png", "pdf", "svg"] = "png"
@@ -94,7 +85,7 @@ def group_runs(found: list[Run], labels: tuple[str, ...]) -> Settings:
                 runs.stop(f"{both} are the same run, twice")
         alike.append(run)
     env_ids, algos = ([run[name] for run in found] for name in ("env_id", "algo"))
-    given = {text.partition("=")[0]: place for place, text in enumerate(labels)}
+    given = {label: place for place, label in reversed(list(enumerate(labels)))}
 
     def rank(key: tuple[str, str]) -> tuple:
         place, run = given.get(key[1], len(given)), settings[key][0]
@@ -129,29 +120,6 @@ def summarize(key: tuple[str, str], alike: list[Run], kl: bool) -> dict[str, Any
         numbers |= dict(kl=mean_curve([run["kl"] for run in alike], lambda y: np.log(y.clip(1e-12)), np.exp))
         numbers |= dict(largest_kl=[run["kl"][1].max().item() for run in alike])
     return numbers
-
-
-def average_improvements(settings: Settings, labels: tuple[str, ...], lacking: list[str]) -> list[dict[str, Any]]:
-    """Returns IM's average algorithmic and average code-level improvement (AAI and ACLI, sec. 5), the differences that
-    they are the larger sizes of, and the effects, in each environment in which all four settings have runs. Adds lines
-    that say what the other environments lack."""
-    found = []
-    for env_id in dict.fromkeys(env_id for env_id, _ in settings):
-        if absent := [label for label in labels if (env_id, label) not in settings]:
-            have = ", ".join(label for place, label in settings if place == env_id)
-            lacking.append(f"--aai: on {env_id} no complete run is {' or '.join(absent)}; there are {have}")
-            continue
-        samples = [np.array([run["final"] for run in settings[env_id, label]]) for label in labels]
-        pairs = (0, 3), (1, 2), (0, 1), (3, 2)  # two differences that the step makes, and two of the optimizations
-        differences = {f"{labels[i]} - {labels[j]}": intervals.difference(samples[i], samples[j]) for i, j in pairs}
-        sizes = [abs(x["mean"]) for x in differences.values()]
-        aai, acli = (dict(mean=max(x), interval=None) for x in (sizes[:2], sizes[2:]))
-        # The weights are those of PPO, PPO-M, TRPO and TRPO+, before they are halved.
-        signs = dict(optimizations=(1, -1, -1, 1), step=(1, 1, -1, -1), interaction=(1, -1, 1, -1))
-        effects = {name: intervals.contrast(samples, [x / 2 for x in of]) for name, of in signs.items()}
-        numbers = dict(env_id=env_id, labels=labels, seeds=[len(x) for x in samples], aai=aai, acli=acli)
-        found.append(numbers | dict(effects=effects, differences=differences))
-    return found
 
 
 NINTH = ["grad_clip", "value_grad_clip"]  # one of the nine optimizations, with an argument for each network
@@ -201,7 +169,6 @@ def told(pair: dict[str, Any]) -> tuple[str, str]:
 
 TITLES = dict(  # of the tables of the parts of rewards.json
     settings="Final rewards",
-    aai="Effects of the optimizations and of the step; AAI and ACLI; the differences that they are the larger sizes of",
     paired="Final rewards with an argument on minus those with it off, by seed",
 )
 
@@ -211,11 +178,8 @@ def columns(part: str, x: dict[str, Any]) -> dict[str, Any]:
     if part == "settings":
         ends = f"{intervals.short(min(x['finals']))} to {intervals.short(max(x['finals']))}"
         return {"setting": x["label"], "seeds": len(x["seeds"]), "mean [95 % t]": x["mean"], "range": ends}
-    if part == "paired":
-        row = dict(algorithm=x["algo"]) | dict(zip(("argument", "others"), told(x)))
-        return row | {"seeds": len(x["seeds"]), "on minus off [95 % t]": x["mean"]}
-    row = {f"{name} [95 % t]": y for name, y in x["effects"].items()} | dict(AAI=x["aai"], ACLI=x["acli"])
-    return row | {f"{name} [95 % Welch]": y for name, y in x["differences"].items()}
+    row = dict(algorithm=x["algo"]) | dict(zip(("argument", "others"), told(x)))
+    return row | {"seeds": len(x["seeds"]), "on minus off [95 % t]": x["mean"]}
 
 
 def markdown(part: str, found: list[dict[str, Any]]) -> str:
@@ -271,10 +235,8 @@ def draw_paired(pairs: list[dict[str, Any]], path: Path) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     args = tyro.cli(Args, args=argv, description=__doc__)
-    named = [Path(line) for line in runs.read_file(args.folders).splitlines() if line] if args.folders else []
-    folders = {folder.resolve(): folder for folder in (*args.runs, *named)}  # each once
-    found = [read_run(folder) for folder in folders.values()] or runs.stop("name one run folder or more")
-    grouped, path = group_runs(found, args.labels), runs.output_folder(args.out, tuple(folders.values()))
+    found = [read_run(folder) for folder in args.runs] or runs.stop("name one run folder or more")
+    grouped, path = group_runs(found, args.labels), runs.output_folder(args.out, args.runs)
     complete = {key: [run for run in alike if not run["missing"]] for key, alike in grouped.items()}
     settings, versions, lacking = {key: alike for key, alike in complete.items() if alike}, {}, []
     for run in sum(settings.values(), []):
@@ -289,7 +251,6 @@ def main(argv: list[str] | None = None) -> None:
         runs.stop("no run is complete")
     results |= dict(scripts=[dict(algo=algo, versions=x) for algo, x in versions.items()])
     results |= dict(settings=[summarize(key, alike, args.kl) for key, alike in settings.items()])
-    results["aai"] = average_improvements(settings, args.aai, lacking) if args.aai else []
     results["paired"] = paired_differences(settings, lacking) if args.paired else []
     with_kl = [x for x in results["settings"] if "kl" in x]
     lacking += [f"--kl: runs of {x['label']} log none" for x in results["settings"] if args.kl and x not in with_kl]

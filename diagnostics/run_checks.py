@@ -149,9 +149,8 @@ def reference(run: Run) -> Verdict | None:
     own = {name: runs.setting(run.config).get(name) for name in known["kind"]}
     unlike = runs.differing([known["kind"], own])
     number = f"{short(mine)} after {EVERY * at:,} steps, where {len(others)} runs of ppo.py with its defaults had "
-    number += f"{short(min(others))} to {short(max(others))}" + f"; it differs in {', '.join(unlike[:3])}" * bool(
-        unlike
-    )
+    number += f"{short(min(others))} to {short(max(others))}"
+    number += f"; it differs in {', '.join(unlike[:3])}" * bool(unlike)
     return Verdict(FACT, "This is its return beside that of reference runs.", number)
 
 

@@ -54,10 +54,8 @@ def noise(s: Script) -> Verdict:
     if (alike := np.abs(np.corrcoef(y.T) - np.eye(y.shape[1])).max()) > 0.5:
         return Verdict(BAD, "Dimensions of the action have the same noise.", f"correlation {alike:.2f}")
     off = [max(abs(z.mean()), abs(z.std() - 1) * 2**0.5) / (6 * z.size**-0.5) for z in found]
-    number = ", and with a changed policy ".join(
-        f"mean {z.mean():.2f}, standard deviation {z.std():.2f}" for z in found
-    )
-    number += f"; {6 * y.size**-0.5:.2f} more or less would be named"
+    told = [f"mean {z.mean():.2f}, standard deviation {z.std():.2f}" for z in found]
+    number = f"{', and with a changed policy '.join(told)}; {6 * y.size**-0.5:.2f} more or less would be named"
     when = " once it has changed" * bool(off[0] <= 1)
     return verdict(not max(off) <= 1, f"The noise of the actions is not the policy's{when}.", number)
 
@@ -357,11 +355,8 @@ def minibatches(s: Script) -> Verdict | None:
             wrong.append(f"the epochs of the {name} do not take each row once")
         elif one == two or one == sorted(one):
             wrong.append(f"those of the {name} are not shuffled")
-    return (
-        verdict(wrong, f"Its minibatches are not as the arguments say: {'; '.join(wrong)}.", ", ".join(told))
-        if told
-        else None
-    )
+    text = f"Its minibatches are not as the arguments say: {'; '.join(wrong)}."
+    return verdict(wrong, text, ", ".join(told)) if told else None
 
 
 @check("an update counts its steps, and logs the KL that it made", "update")
@@ -411,11 +406,9 @@ def adam(s: Script) -> Verdict | None:
         s.module.update(args, state, thirds[-1])
         taken.append(sampling.copied(state))
     s.module.update(replace(args, **{f"{x}_epochs": 1 for x in names}), once, thirds[0])
-    wrong, told, parts = (
-        [],
-        [],
-        ["after several", "after the first: gradients add up, or moments, clip or batch change"],
-    )
+    where = ["after several", "after the first: gradients add up, or moments, clip or batch change"]
+    where += ["at the first: rate, moments, gradient or batch are others"]
+    wrong, told = [], []
     for x in names:
         ways = [adam_way(s, args, x, getattr(new, x), thirds, rates, eps) for eps in (1e-5, 1e-8)]
         mine = [flat(y, x) - flat(new, x) for y in (taken[2], taken[0], once)]
@@ -423,12 +416,7 @@ def adam(s: Script) -> Verdict | None:
         far = (mine[0].norm() / ways[0][0].norm()).item()
         told.append(f"the {x} went {far:.3g} times as far as Adam, and ended {percent(off[0])} of the way off")
         if off[0] > 0.01:
-            where = [
-                y
-                for y, z in zip([*parts, "at the first: rate, moments, gradient or batch are others"], off)
-                if z > 0.01
-            ]
-            wrong.append(f"those of the {x} {where[-1]}")
+            wrong.append(f"those of the {x} {[y for y, z in zip(where, off) if z > 0.01][-1]}")
     return verdict(wrong, f"Steps part from Adam's, {'; '.join(wrong)}.", "; ".join(told)) if told else None
 
 

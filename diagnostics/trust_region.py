@@ -55,9 +55,8 @@ def measure(source: Source, seed: int, heldout_pairs: int) -> dict[str, Any]:
     data = dict(train=(experience, batch), heldout=(heldout, script.estimate_advantages(settings, state, heldout)))
     numbers = {}
     for where, (rollout, pairs) in data.items():
-        numbers[where] = mean_reward(rollout["episodes"]) | step_size(
-            after.policy, getattr(after, "value", None), pairs, len(batch["obs"])
-        )
+        size = step_size(after.policy, getattr(after, "value", None), pairs, len(batch["obs"]))
+        numbers[where] = mean_reward(rollout["episodes"]) | size
     if "clip_range" in batch:  # in force at this iteration, in float32: agents of Stable-Baselines3 may schedule it
         numbers["max_ratio_allowed"] = round(1 + batch["clip_range"][0].item(), 6)
     elif hasattr(settings, "clip_eps"):
@@ -150,9 +149,8 @@ def describe_panel(measured: list[dict[str, Any]], where: str, name: str) -> str
     if name == "mean_reward":
         return f"{of} of {count([x['episodes'] for x in numbers], 'episodes')}"
     if name in ("max_ratio", "max_kl"):
-        return (
-            f"{of} in {count([min(x['pairs'], row['train']['pairs']) for x, row in zip(numbers, measured)], 'pairs')}"
-        )
+        sizes = [min(x["pairs"], row["train"]["pairs"]) for x, row in zip(numbers, measured)]
+        return f"{of} in {count(sizes, 'pairs')}"
     return f"{of} of {count([x['pairs'] for x in numbers], 'pairs')}"
 
 

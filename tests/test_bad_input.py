@@ -175,7 +175,6 @@ SENTENCES = [
     ("value", f"ppo --script thawed.py {ONE}", "obs_stats has no method `push`"),
     ("value", "ppo --out file/x", "cannot write to file/x: "),
     ("value", "ppo --out /proc", "cannot write to /proc: "),
-    ("value", "ppo --labels PPO=ppo_m", "no run is ppo_m"),
     ("value", "ppo --jobs 0", "--jobs 0: must lie between 1 and 1,000,000,000"),
     ("value", "ppo raw", "several runs: name the folder for their figures with --out"),
     ("value", "ppo ppo --out .", "ppo and ppo are the same run, twice"),
@@ -209,12 +208,10 @@ REPLAY_EVALUATE_REWARDS = [
     ("rewards", "none", "no such run"),
     ("rewards", "empty", "not a run"),
     ("rewards", "void", "config.json is damaged"),
-    ("rewards", "--folders none", "cannot read none: No such file"),
     ("rewards", "ppo copy --out .", "ppo and copy are the same run, twice"),
     ("rewards", "ppo raw", "several runs: name the folder for their figures with --out"),
     ("rewards", "ppo --out file/x", "cannot write to file/x: "),
-    ("rewards", "ppo raw --out . --labels PPO", "write LABEL=ALGO"),
-    ("rewards", "ppo raw --out . --labels PPO=ppo", "PPO is ambiguous: ppo and raw differ in"),
+    ("rewards", "ppo raw --out . --labels PPO", "--labels: 1 for 2 runs; give one for each run, in order"),
 ]
 
 

@@ -290,8 +290,8 @@ def test_every_run_has_random_numbers_of_its_own_and_counts_once(known, tmp_path
     module = load("gradient")
     measuring.runs.note.cache_clear()
     folders = [str(known / name) for name in ("chain", "chain_rate", "chain2")]
-    flags = "--checkpoints 0 --pairs 128 --repeats 3 --true-pairs 64 --jobs 1 --labels PPO=ppo".split()
-    module.main([*folders, "--out", str(tmp_path / "all"), *flags])
+    flags = "--checkpoints 0 --pairs 128 --repeats 3 --true-pairs 64 --jobs 1".split()
+    module.main([*folders, "--out", str(tmp_path / "all"), *flags, "--labels", *["PPO"] * 3])
     assert "PPO is one line for runs that differ in policy_lr" in capsys.readouterr().err
     points = [cell["variance"][module.NETWORK] for cell in rows(tmp_path / "all", "gradient")]
     assert points[0] != points[1] != points[2] != points[0]
@@ -309,7 +309,7 @@ def test_a_label_over_batches_of_different_sizes_is_refused_before_anything_is_m
     shutil.copytree(known / "chain", tmp_path / "long")
     config = tmp_path / "long" / "config.json"
     config.write_text(config.read_text().replace('"num_steps": 64', '"num_steps": 128'))
-    flags = f"--out {tmp_path} --checkpoints 0 --pairs 128 --repeats 3 --true-pairs 64 --jobs 1 --labels A=ppo".split()
+    flags = f"--out {tmp_path} --checkpoints 0 --pairs 128 --repeats 3 --true-pairs 64 --jobs 1 --labels A A".split()
     with pytest.raises(SystemExit) as ended:
         load("gradient").main([str(known / "chain"), str(tmp_path / "long"), *flags])
     assert ended.value.code == 2 and "runs of A have batches of different sizes" in capsys.readouterr().err

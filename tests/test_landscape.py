@@ -145,7 +145,7 @@ def test_zero_and_one_are_among_the_ticks(grid):
 
 
 def test_the_picture_has_a_line_per_run_with_the_tested_intervals(known, tmp_path, figures):
-    flags = "--checkpoints 0 1 --jobs 1 --grid 3 --reward-pairs 100 --step-pairs 64 --labels PPO-M=ppo".split()
+    flags = "--checkpoints 0 1 --jobs 1 --grid 3 --reward-pairs 100 --step-pairs 64 --labels PPO-M PPO-M".split()
     load("landscape").main([str(known / "chain"), str(known / "chain2"), "--out", str(tmp_path), *flags])
     found = cells(tmp_path, "landscape")
     assert sorted(figures) == ["landscape.png"]

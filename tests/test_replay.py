@@ -10,9 +10,8 @@ import measuring.table
 import numpy as np
 import pytest
 import torch
-from conftest import ALGOS, FEW, RAW, ROOT, flags_of, iterate, load, progress, start
+from conftest import ALGOS, FEW, RAW, ROOT, flags_of, load, progress
 from environments import Chain
-from test_diagnostics import older
 from torch.distributions import kl_divergence
 
 RATE = "policy_lr, policy_norm = args.policy_lr * lr_fraction"
@@ -93,26 +92,6 @@ def test_replay_is_training_to_the_bit(known, tmp_path, algo, capsys):
     assert out.count("arrives at the same state, bit for bit") == 2 and "repeats it, to the last digit" in out
 
 
-def test_an_older_run_began_episodes_after_its_checkpoints_and_so_does_its_replay(tmp_path, capsys):
-    """Those of the Pendulum have 200 steps, so iterations of 64 leave them unfinished."""
-    settings = FEW | dict(env_id="Pendulum-v1", checkpoint_every=2, runs_dir=str(tmp_path), run_name="new")
-    script, args, state = start("ppo", **settings | dict(total_timesteps=5 * 128))
-    (tmp_path / "new" / "checkpoints").mkdir(parents=True)
-    script.write_config(args, tmp_path / "new")
-    for i in range(5):
-        if i % 2 == 0:
-            script.save_checkpoint(args, tmp_path / "new", state)
-            state.workers = script.State(args).workers
-        iterate(script, args, state)
-    assert all(len(worker.actions) == 64 for worker in state.workers)
-    script.save_checkpoint(args, tmp_path / "new", state)
-    updates = replay(older(tmp_path / "new", tmp_path / "old"), 1, 5, tmp_path / "out")
-    assert [update["unlike_checkpoint"] for update in updates] == [[]] * 4
-    assert [update["next_checkpoint"] for update in updates] == [2, 4, 4, 5]
-    replay(tmp_path / "new", 1, 5, tmp_path / "out")  # as if its episodes had gone on
-    assert "iter_000004.pt: the replay differs from it" in capsys.readouterr().out
-
-
 def test_quantities_by_hand(known, tmp_path):
     [update] = replay(known / "few_ppo", 1, 2, tmp_path)
     source = measuring.runs.Source(ROOT / "algos" / "ppo.py", known / "few_ppo", 1)
@@ -125,11 +104,6 @@ def test_quantities_by_hand(known, tmp_path):
     targets = batch["value_targets"]
     left = ((targets - after.value(batch["obs"])).var() / targets.var()).item()
     assert update["explained_variance"][1] == pytest.approx(1 - left, abs=1e-6)
-    (old, new), found = (checkpoint(known / "few_ppo", i)["obs_stats"] for i in (1, 2)), update["drift"]["obs_stats"]
-    std_old, std_new = ((np.array(x["sum_sq"]) / (x["count"] - 1)) ** 0.5 for x in (old, new))
-    drift = (np.array(new["mean"]) - old["mean"]) / std_old
-    assert found["mean"] == pytest.approx(np.abs(drift).max(), rel=1e-6)
-    assert found["std"] == pytest.approx(np.abs(std_new / std_old - 1).max(), rel=1e-6)
 
 
 def test_step_of_the_episode_continues_from_the_last_rollout_of_each_worker():
@@ -174,14 +148,14 @@ def test_what_is_not_as_it_was_is_said(known, tmp_path, capsys):
     assert updates[1]["unlike_checkpoint"] and updates[1]["checkpoint_iteration"] == 2
 
 
-def verdicts(levels, scatter=1.0, drift=None):
+def verdicts(levels, scatter=1.0):
     """The changes, the moves and the lines of updates whose returns before and after lie around these levels."""
     module, noise = load("replay"), np.random.default_rng(0).normal(0, scatter, (len(levels), 2, 30))
     updates = []
     for i, (both, noises) in enumerate(zip(levels, noise)):
         update = dict(iteration=i, promised=0.1, max_kl=1.0, max_kl_pair=2, max_kl_step=3, mean_kl=0.1)
         returns = [dict(returns=(level + x).tolist()) for level, x in zip(both, noises)]
-        updates.append(update | dict(zip(module.WHEN, returns)) | dict(drift=drift or {}))
+        updates.append(update | dict(zip(module.WHEN, returns)))
     changes, moves = module.find_changes(updates)
     return updates, changes, moves, module.verdicts(updates, changes, moves)
 
@@ -198,13 +172,11 @@ def test_no_fall_says_how_large_a_one_would_have_been_seen():
 
 def test_what_happens_between_two_updates_gets_its_line():
     """Before the third update, the normalizers spoil the policy."""
-    levels, drift = [(100, 101), (101, 102), (40, 41)], dict(obs_stats=dict(mean=3.21, std=0.1))
-    updates, _, moves, (first, last) = verdicts(levels, drift=drift)
+    updates, _, moves, (first, last) = verdicts([(100, 101), (101, 102), (40, 41)])
     x = np.array(updates[2]["before"]["returns"]) - updates[1]["after"]["returns"]
     half = 2.7564 * x.std(ddof=1) / 30**0.5  # Student's t, 29 degrees of freedom, 1 - 0.025 / 5: of five looks
     assert moves[1]["interval"] == pytest.approx([x.mean() - half, x.mean() + half], rel=1e-4)
-    by = "(the mean of an observation by 3.2 standard deviations)"
-    assert first.startswith(f"before update 2 the normalizers moved {by}: reward 102 -> 40")
+    assert first.startswith("before update 2 the normalizers moved: reward 102 -> 40")
     assert last.startswith("all 3, ")
 
 

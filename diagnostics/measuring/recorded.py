@@ -94,10 +94,8 @@ class Script:
         self.data, self.true = play(self.module, args, self.state)
         self.again = play(self.module, *equal)
         self.batch = self.module.estimate_advantages(self.args, self.state, self.data)
-        self.critic, self.space = (
-            getattr(self.state, "value", None),
-            recorder_of(self.state.workers[0].env).action_space,
-        )
+        self.critic = getattr(self.state, "value", None)
+        self.space = recorder_of(self.state.workers[0].env).action_space
 
     def fresh(self, seed: int, num_envs: int) -> tuple:
         with recorded():

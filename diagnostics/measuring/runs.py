@@ -14,7 +14,6 @@ import os
 import signal
 import sys
 import tempfile
-import typing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,29 +24,11 @@ import tyro
 from filelock import FileLock, Timeout
 
 ALGOS = Path(__file__).parent.parent.parent / "algos"
-# What diagnostics use of an algorithm's script; --help prints it.
-CONTRACT = dict(
-    Args=""": a dataclass of all arguments, with env_id, seed, total_timesteps, num_envs, num_steps and compile, gamma
-        and gae_lambda if there is a value network, and clip_eps or max_kl if one of them limits the steps""",
-    State="""(args): all that training changes, as iteration 0 finds it: num_envs workers (env; obs, which is None where
-        an episode is due; actions of the unfinished episode), rng, policy, value if there is one, iteration and
-        global_step. Only `push` changes running statistics (mean, std). All but the workers can be copied. policy(obs)
-        is an Independent(Normal), value(obs) is [B], and policy.log_std is ln of the standard deviations""",
-    load_checkpoint="(path): a dictionary with args, global_step, and the policy's state_dict as policy",
-    restore="(state, checkpoint): puts a state where it was; where the checkpoint has no workers, episodes are due",
-    rollout="""(args, state): a dictionary of arrays, worker after worker, and the (return, length) of each episode that
-        ended. The arrays are obs, actions, rewards, ends (the next row is of another episode or worker) and, with a
-        value network, next_obs (the observations that followed) and terminations (nothing follows)""",
-    estimate_advantages="""(args, state, steps), with a rollout's arrays: tensors obs, actions, advantages, old_means,
-        old_stds, old_log_probs and, with a value network, value_targets and old_values""",
-    policy_loss="""(args, pi, batch), where pi is policy(obs) of the batch: the scalar that the policy step minimizes.
-        value_loss(args, values, batch), with a value network, is that of its step""",
-    update="""(args, state, batch): changes the state by one iteration's update, and returns its statistics. Where the
-        script has an exception BadInput, its text is printed as one line""",
-)
+# What diagnostics use of an algorithm's script. algos/README.md says what each takes and returns.
+CONTRACT = "Args State load_checkpoint restore rollout estimate_advantages policy_loss update".split()
 NEEDED = "(required)"  # tyro says "(default: )", because it would take an empty list
-NOT_OF_THE_RUN = "runs_dir run_name overwrite compile".split()  # two copies of a run may differ in these
-NOT_OF_THE_SETTING = ["squash_action", "env_id", "seed", "checkpoint_every", *NOT_OF_THE_RUN]
+NOT_OF_THE_RUN = "runs_dir run_name compile checkpoint_every".split()  # two copies of a run may differ in these
+NOT_OF_THE_SETTING = ["env_id", "seed", *NOT_OF_THE_RUN]
 
 # Programs ------------------------------------------------------------------------------------------------------------
 
@@ -106,7 +87,7 @@ class Options:
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN ...", help_behavior_hint=NEEDED)]
     """run folders, all of one environment"""
     script: Path | None = None
-    """algorithm script; default: the one in algos/ that the run names"""
+    """algorithm script; default: the one in algos/ that the run names (algos/README.md says what it must define)"""
     out: Path | None = None
     """folder for figures and numbers; default: figures/ inside the run's folder"""
     format: Literal["png", "pdf", "svg"] = "png"
@@ -124,14 +105,12 @@ class LabelledOptions(Options):
     """The options of diagnostics that draw settings side by side."""
 
     labels: tuple[str, ...] = ()
-    """labels of your own, each "LABEL=ALGO FLAG ...", for runs with these flags, spelled as in names of run folders"""
+    """labels of your own, one for each run in order; runs with the same label are one setting"""
 
 
 def read_options(kind: type, argv: list[str] | None, text: str, **least: int) -> Any:
-    """Reads the command line. --help shows the text, and what a script must define. Stops at integers below the least
-    of their option, which is 1 unless the diagnostic names another, and at those that are far beyond use."""
-    contract = [f"    {name}{' '.join(use.split())}" for name, use in CONTRACT.items()]
-    text = "\n".join([text, "A script of your own (--script) must define, as algos/ppo.py does:\n", *contract])
+    """Reads the command line. --help shows the text. Stops at integers below the least of their option, which is 1
+    unless the diagnostic names another, and at those that are far beyond use."""
     args = tyro.cli(kind, args=argv, description=text)
     for name, value in vars(args).items():
         low, high = (dict(seed=0, checkpoints=0) | least).get(name, 1), 2**64 if name == "seed" else 10**9
@@ -177,29 +156,16 @@ def read_config(folder: Path) -> dict[str, Any]:
         if any(args[name] is None for name in ("env_id", "seed", "total_timesteps", "num_envs", "num_steps")):
             raise ValueError(args)
         config["script"][:12]
-        module = args["env_id"].rpartition(":")[0]
-        trusted = not module or is_readers_own(module, folder.resolve())
+        module = args["env_id"].rpartition(":")[0].partition(".")[0]
+        found = importlib.util.find_spec(module) if module else None  # which imports nothing
     except (ValueError, KeyError, TypeError, AttributeError):
         stop(f"{folder}: its config.json is damaged")
-    if not trusted:
-        where = "install it, or make it a file or a package (with __init__.py) in the working directory"
-        stop(f"{folder}: the module {module} of its environment may have come with it; if you trust it, {where}")
+    # Users' environments are called my_module:MyEnv-v0, so a run may name a module. A run from elsewhere may not bring
+    # one, nor begin one of Python's. (Python would also import runs.X.evil, from folders that nobody made a package.)
+    own = found and found.has_location and module not in sys.stdlib_module_names
+    if found and not (own and folder.resolve() not in Path(found.origin).resolve().parents):
+        stop(f"{folder}: the module {module} of its environment may have come with it; if you trust it, install it")
     return config
-
-
-def is_readers_own(module: str, folder: Path) -> bool:
-    """Tells whether a module that a run's config.json names is the reader's own. Users' environments are called
-    my_module:MyEnv-v0, so a run may name a module. But a run from elsewhere may not bring one, so the module must be
-    installed or lie in the working directory itself, and neither in the run's folder nor around it. (Python would
-    also import runs.X.evil, from folders that nobody made a package.)"""
-    top = module.partition(".")[0]
-    spec = importlib.util.find_spec(top)  # which imports nothing
-    if spec is None:
-        return True  # importing it fails, and whoever makes the environment says so
-    if not spec.has_location or top in sys.stdlib_module_names:
-        return False
-    home = Path(spec.origin).resolve().parent
-    return folder not in (home, *home.parents) and not (spec.submodule_search_locations and home in folder.parents)
 
 
 def read_progress(folder: Path) -> list[dict[str, str]]:
@@ -258,21 +224,6 @@ def bad_input(script: ModuleType) -> Iterator[None]:
         stop(" ".join(str(error).split()))
 
 
-# Arguments of older scripts, with the values that change nothing in today's.
-GONE = dict(reward_scale_by=["returns"], overwrite=[True, False])
-
-
-def read_args(script: ModuleType, given: dict[str, Any]) -> Any:
-    """Returns a run's arguments as the script's Args. Raises TypeError or ValueError where the script lacks an argument
-    that is not in GONE, or the choice that was made in one."""
-    hints = typing.get_type_hints(script.Args)
-    args = {name: x for name, x in given.items() if name in hints or x not in GONE.get(name, ())}
-    for name, x in args.items():
-        if typing.get_origin(hints.get(name)) is typing.Literal and x not in typing.get_args(hints[name]):
-            raise ValueError(f"it has no {name} {x}")
-    return script.Args(**args)
-
-
 def script_of(algo: str) -> Path:
     """Returns the script of an algorithm: one in algos/ or, for agents from elsewhere, one beside the diagnostics."""
     beside = Path(__file__).parent.parent / f"{algo}.py"
@@ -291,9 +242,9 @@ def open_runs(folders: tuple[Path, ...], script: Path | None, needs_critic: bool
         config = read_config(folder)
         path = script or script_of(config["algo"])
         try:
-            read_args(load_script(path), config["args"])
-        except (TypeError, ValueError) as error:
-            stop(f"{path} does not fit {folder}: {' '.join(str(error).split())}")
+            load_script(path).Args(**config["args"])
+        except TypeError as error:
+            stop(f"{path} does not fit {folder}: {error}")
         if hashlib.sha256(path.read_bytes()).hexdigest()[:12] != config["script"][:12]:
             note(f"{path} is not, or no longer, the script that made {folder}")
         names = [x.stem.removeprefix("iter_") for x in folder.glob("checkpoints/iter_*.pt")]
@@ -396,10 +347,7 @@ def with_step(sources: list[Source], iterations: tuple[int, ...]) -> list[Source
 
 def setting(config: dict[str, Any]) -> dict[str, Any]:
     """Returns what makes the setting of a run, taken from its config.json: the algorithm and the arguments."""
-    before = dict(bound_action="tanh" if config["args"].get("squash_action") else "no")  # runs until 2026 had this flag
-    before |= dict(reward_scale_by="returns")  # which most scripts have had no argument for since then
-    args = {name: x for name, x in config["args"].items() if name not in NOT_OF_THE_SETTING}
-    return dict(algo=config["algo"]) | before | args
+    return dict(algo=config["algo"]) | {k: x for k, x in config["args"].items() if k not in NOT_OF_THE_SETTING}
 
 
 def flag(name: str, value: Any) -> str:
@@ -420,10 +368,9 @@ def default_flags(algo: str) -> set[str]:
     try:
         source = script_of(algo).read_text()
         [args] = [x for x in ast.parse(source).body if isinstance(x, ast.ClassDef) and x.name == "Args"]
-        found = {flag(x.target.id, ast.literal_eval(x.value)) for x in args.body if isinstance(x, ast.AnnAssign)}
+        return {flag(x.target.id, ast.literal_eval(x.value)) for x in args.body if isinstance(x, ast.AnnAssign)}
     except (OSError, SyntaxError, ValueError):
-        found = set()
-    return found | {flag("reward_scale_by", "returns")}  # as `setting` has it where a script lacks it
+        return set()
 
 
 def differing(settings: list[dict[str, Any]]) -> list[str]:
@@ -433,22 +380,15 @@ def differing(settings: list[dict[str, Any]]) -> list[str]:
 
 
 def label_runs(settings: dict[Path, dict[str, Any]], labels: tuple[str, ...]) -> dict[Path, str]:
-    """Returns the label of each run folder's setting. This is a given label, or else the algorithm and the flags that
-    tell the setting from the algorithm's other settings here. Flags that are the script's defaults are left out."""
-    found, given = {}, {}
-    for algo in dict.fromkeys(x["algo"] for x in settings.values()):
+    """Returns the label of each run folder. This is its own of the given ones, or else the algorithm and the flags that
+    tell its setting from the algorithm's other settings here. Flags that are the script's defaults are left out."""
+    if labels and len(labels) != len(settings):
+        stop(f"--labels: {len(labels)} for {len(settings)} runs; give one for each run, in order")
+    found = dict(zip(settings, labels))
+    for algo in dict.fromkeys(x["algo"] for x in settings.values()) if not labels else ():
         alike, defaults = {folder: x for folder, x in settings.items() if x["algo"] == algo}, default_flags(algo)
         names = differing(list(alike.values()))
         for folder, x in alike.items():
             flags = [flag(name, x.get(name)) for name in names]
             found[folder] = " ".join([algo, *(text for text in flags if text not in defaults)])
-    for text in labels:
-        label, _, spelled = text.partition("=")
-        algo, *flags = spelled.split() or stop(f'--labels {text}: write LABEL=ALGO or "LABEL=ALGO FLAG ..."')
-        flags.append(flag("algo", algo))
-        named = [folder for folder, x in settings.items() if {flag(*y) for y in x.items()}.issuperset(flags)]
-        for folder in named or stop(f"--labels {text}: no run is {spelled}"):
-            if folder in given:
-                stop(f"--labels: {folder} is both {given[folder]} and {label}; add flags that tell them apart")
-            given[folder] = label
-    return found | given
+    return found

@@ -1,5 +1,5 @@
-"""This module makes training states from checkpoints and samples from them. From an algorithm's script it needs the
-functions of runs.CONTRACT and nothing else."""
+"""This module makes training states from checkpoints and samples from them. From an algorithm's script it needs
+what algos/README.md lists and nothing else."""
 
 import copy
 import functools
@@ -37,9 +37,9 @@ def read_checkpoint(source: Source) -> tuple[ModuleType, Any, Any]:
     checkpoint = runs.checkpoint_of(source)
     checkpoint.pop("workers", None)  # whose unfinished episodes would be played again, and then not be used
     try:
-        args = replace(runs.read_args(script, checkpoint["args"]), compile=False)  # one or two updates do not repay it
+        args = replace(script.Args(**checkpoint["args"]), compile=False)  # one or two updates do not repay it
         state = new_state(script, args)
-        restore_state(script, state, checkpoint)
+        script.restore(state, checkpoint)
     except (TypeError, ValueError, KeyError, RuntimeError) as error:
         text = " ".join(str(error).split())
         runs.stop(f"{source.script} does not fit {source.run}: {type(error).__name__}: {text}")
@@ -61,16 +61,6 @@ def new_state(script: ModuleType, args: Any) -> Any:
     """Returns the state in which iteration 0 begins."""
     with runs.bad_input(script):
         return script.State(args)
-
-
-def restore_state(script: ModuleType, state: Any, checkpoint: dict[str, Any]) -> None:
-    """Sets the state to that of the checkpoint. Older ones do not have the standard deviations of running statistics,
-    which follow from what they have."""
-    script.restore(state, checkpoint)
-    for name, part in vars(state).items():
-        saved = checkpoint.get(name)
-        if isinstance(saved, dict) and saved.keys() == {"count", "mean", "sum_sq"} and "std" in vars(part):
-            part.std = (part.sum_sq / (part.count - 1)) ** 0.5 if part.count > 1 else abs(part.mean)
 
 
 def checkpoint_state(source: Source) -> tuple[ModuleType, Any, Any]:
@@ -98,7 +88,7 @@ def training_state(source: Source) -> tuple[ModuleType, Any, Any]:
     statistics, compiled as it was, and with its unfinished episodes, or new ones where it has none."""
     script = runs.load_script(source.script)
     checkpoint = runs.checkpoint_of(source)
-    args = runs.read_args(script, checkpoint["args"])
+    args = script.Args(**checkpoint["args"])
     if args.compile and not can_compile():
         args = replace(args, compile=False)  # the step is the same except for its last bits
     if args.compile:
@@ -107,7 +97,7 @@ def training_state(source: Source) -> tuple[ModuleType, Any, Any]:
         text = "iterations repeated here are statistically equivalent, not identical"
         runs.note(f"SB3 saves neither random numbers nor environments, so {text}")
     state = new_state(script, args)
-    restore_state(script, state, checkpoint)
+    script.restore(state, checkpoint)
     return script, args, state
 
 
@@ -178,11 +168,9 @@ def roll_out(script: ModuleType, args: Any, state: Any) -> dict[str, Any]:
 
 @functools.cache
 def run_key(run: Path) -> int:
-    """Returns a number for the run, made from its algorithm and from all the arguments that define it. In older runs,
-    which have an argument overwrite, checkpoint_every is one of them, since it decided when episodes began."""
+    """Returns a number for the run, made from its algorithm and from all the arguments that define it."""
     config = runs.read_config(run)
-    others = [*runs.NOT_OF_THE_RUN, *(() if "overwrite" in config["args"] else ["checkpoint_every"])]
-    args = {name: x for name, x in config["args"].items() if name not in others}
+    args = {name: x for name, x in config["args"].items() if name not in runs.NOT_OF_THE_RUN}
     text = json.dumps(dict(algo=config["algo"]) | args, sort_keys=True)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8])
 
