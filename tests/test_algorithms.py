@@ -178,8 +178,8 @@ def surrogate_gradient(script, args, state, batch):
 
 
 def test_full_step_has_the_length_of_the_trust_region(monkeypatch):
-    """sqrt(2 delta / x^T (F + damping) x) x, with x = (F + damping)^-1 g and the matrix explicit; F of a tenth. It is
-    F = E[J^T M J], J the Jacobian of the Gaussian's means and standard deviations by the parameters, M = diag(1 / std^2,
+    """It is sqrt(2 delta / x^T (F + damping) x) x, with x = (F + damping)^-1 g. Here F is explicit: E[J^T M J], where J
+    is the Jacobian of the Gaussian's means and standard deviations by the parameters, and M = diag(1 / std^2,
     2 / std^2) its Fisher matrix by those."""
     script, args, state = start("trpo", policy_hidden=(4,), num_steps=64)
     iterate(script, args, state)  # away from the symmetric start
@@ -193,42 +193,13 @@ def test_full_step_has_the_length_of_the_trust_region(monkeypatch):
     M = torch.stack([batch["old_stds"] ** -2, 2 * batch["old_stds"] ** -2], -1)
     F = torch.einsum("baip,bai,baiq->pq", J, M, J) / len(J)
 
-    steps, sizes, product = [], [], script.fisher_vector_product
-
-    def line_search(surrogate, mean_kl, max_kl, start_at, step, *_):
-        steps.append(step)
-        return start_at, 0.0
-
-    def watched(policy, parameters, vector, batch):
-        sizes.append(len(batch["obs"]))
-        return product(policy, parameters, vector, batch)
-
-    monkeypatch.setattr(script, "line_search", line_search)
-    monkeypatch.setattr(script, "fisher_vector_product", watched)
+    steps = []
+    monkeypatch.setattr(script, "line_search", lambda *x: steps.append(x[4]) or (x[3], 0.0))
     g = surrogate_gradient(script, args, state, batch)
     x = torch.linalg.solve(F + 0.1 * torch.eye(len(g)), g)
     exact = dataclasses.replace(args, fisher_fraction=1.0, cg_steps=60)
     script.natural_gradient_step(exact, state.rng, state.policy, batch, 0.02)
     torch.testing.assert_close(steps[0], math.sqrt(2 * 0.02 / (g @ x)) * x, rtol=1e-2, atol=1e-4)
-    script.natural_gradient_step(args, state.rng, state.policy, batch, 0.02)
-    assert set(sizes) == {64, 7}  # rounded up
-
-
-@pytest.mark.parametrize("algo", ["trpo", "trpo_plus"])
-def test_accepted_steps_keep_the_trust_region_and_raise_the_surrogate(algo):
-    script, args, state = start(algo, num_steps=256, total_timesteps=8 * 256)
-    accepted = 0
-    for _ in range(8):
-        old = copied(state).policy
-        _, batch, statistics = iterate(script, args, state)
-        before, now = (script.policy_loss(args, policy(batch["obs"]), batch) for policy in (old, state.policy))
-        if statistics["line_search_step"]:
-            accepted += 1
-            assert 0 < statistics["mean_kl"] <= args.max_kl and now < before
-            assert statistics["mean_kl"] > 0.1 * args.max_kl * statistics["line_search_step"] ** 2  # and uses it
-        else:
-            assert torch.equal(flat(old), flat(state.policy))
-    assert accepted >= 6
 
 
 def test_rejected_line_search_leaves_the_policy_untouched():
@@ -328,17 +299,11 @@ def test_reinforce_has_the_returns_of_whole_episodes(baseline):
     """Each rollout goes on to the end of the episode. That end is a time limit, which counts as an end."""
     settings = dict(num_envs=2, num_steps=13, gamma=0.5, baseline=baseline, reward_scale=False)
     script, args, state = start("reinforce", env_id="environments:Clock-v0", **settings)
-    returns = [
-        1 + (2 + (3 + (4 + 5 / 2) / 2) / 2) / 2,
-        2 + (3 + (4 + 5 / 2) / 2) / 2,
-        3 + (4 + 5 / 2) / 2,
-        4 + 5 / 2,
-        5,
-    ]
+    returns = np.array([3.5625, 5.125, 6.25, 6.5, 5.0])  # of rewards 1 to 5: 6.5 = 4 + 5 / 2, 6.25 = 3 + 6.5 / 2, ...
     for _ in range(2):
         steps, episodes = script.rollout(args, state)
         assert steps["ends"].tolist() == [False, False, False, False, True] * 6
         assert episodes == [(15.0, 5)] * 6
         batch = script.estimate_advantages(args, state, steps)
-        center = np.mean(returns) if baseline == "mean" else 0.0
-        np.testing.assert_allclose(batch["advantages"], (np.array(returns) - center).tolist() * 6, rtol=1e-5)
+        center = returns.mean() if baseline == "mean" else 0.0
+        np.testing.assert_allclose(batch["advantages"], [*(returns - center)] * 6, rtol=1e-5)
