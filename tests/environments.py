@@ -2,7 +2,6 @@
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.envs.mujoco.hopper_v5 import HopperEnv
 from gymnasium.wrappers import TimeAwareObservation
 
 
@@ -61,14 +60,6 @@ class Numbers(Clock):
     def step(self, action):
         obs, reward, *_ = super().step(action)
         return obs, reward, int(self.steps == 3), 0, {}
-
-
-class Editor(Clock):
-    """A Clock that changes the action that it gets."""
-
-    def step(self, action):
-        action[:] = 7.0
-        return super().step(action)
 
 
 class Misshapen(Clock):
@@ -138,29 +129,15 @@ class Bandit(Chain):
         return obs, reward, True, False, {}
 
 
-class Counter(HopperEnv):
-    """A Hopper that counts its steps, and is rewarded by their number."""
-
-    def reset(self, **options):
-        self.steps = 0
-        return super().reset(**options)
-
-    def step(self, action):
-        obs, _, *rest = super().step(action)
-        self.steps += 1
-        return obs, float(self.steps), *rest
-
-
 # A time limit that meets episodes in every iteration.
 gym.register("BriefAnt-v0", "gymnasium.envs.mujoco.ant_v5:AntEnv", max_episode_steps=20)
 gym.register("Chain-v0", Chain)
 gym.register("Bandit-v0", Bandit)
-gym.register("Counter-v0", Counter, max_episode_steps=500)
 gym.register("Timed-v0", lambda: TimeAwareObservation(gym.make("Hopper-v5")))
 gym.register("Numbers-v0", Numbers)
 gym.register("Endless-v0", Clock)
-for wrong in (Clock, Editor, Forgetful):
-    gym.register(f"{wrong.__name__}-v0", wrong, max_episode_steps=5)
+for clock in (Clock, Forgetful):
+    gym.register(f"{clock.__name__}-v0", clock, max_episode_steps=5)
 for name in ("Obs", "Reward"):
     gym.register(f"Nan{name}-v0", Nan, max_episode_steps=5, kwargs=dict(instead_of=name.lower()))
 

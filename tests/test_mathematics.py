@@ -7,23 +7,9 @@ import pytest
 import torch
 from conftest import copied, flat, iterate, load, skip_without_compiler, start
 from torch import nn
-from torch.distributions import Independent, Normal
+from torch.distributions import Normal
 
 CLOCK = dict(env_id="environments:Clock-v0")  # observations 0 to 5, rewards 1 to 5, then a time limit
-
-
-def test_squashed_entropy_is_the_tanh_gaussians():
-    script = load("ppo")
-    torch.manual_seed(0)
-    means, noise = torch.randn(2, 1, 1).expand(2, 200_000, 1), torch.randn(2, 200_000, 1)
-    acted = dict(old_means=means + 1, old_stds=torch.full_like(means, 3.0), actions=means + 1 + 3 * noise)
-    pi = Independent(Normal(means, torch.tensor([0.6, 2.0])[:, None, None].expand_as(means)), 1)
-    squashed = torch.distributions.TransformedDistribution(
-        Normal(pi.mean, pi.stddev), torch.distributions.TanhTransform(cache_size=1)
-    )
-    reference = -squashed.log_prob(squashed.sample()).mean((1, 2))
-    ours = script.action_entropy(script.Args(bound_action="tanh"), pi, acted).mean(1)
-    torch.testing.assert_close(ours, reference, atol=0.01, rtol=0)
 
 
 def test_acting_in_numpy_is_the_network():
@@ -36,30 +22,16 @@ def test_acting_in_numpy_is_the_network():
             np.testing.assert_allclose(forward(network)(obs.numpy()), network(obs).detach().numpy(), atol=1e-6)
 
 
-def test_observations_and_rewards_are_normalized_step_by_step():
-    """With statistics that are computed anew from all samples so far. (micro_ppo.py's are scaled by returns.)"""
-    settings = dict(num_steps=12, obs_clip_range=1.2, reward_clip_range=1.2, reward_scale_by="rewards")
+def test_rewards_are_scaled_by_the_rewards_so_far():
+    """Around their mean, with statistics that are computed anew at every step. (By returns: micro_ppo.py's are.)"""
+    settings = dict(num_steps=12, reward_clip_range=1.2, reward_scale_by="rewards")
     script, args, state = start("ppo_noclip", **CLOCK, **settings)
-    steps, _ = script.rollout(args, state)
-
-    def moments(samples):
-        return np.mean(samples), np.std(samples, ddof=1) if len(samples) > 1 else abs(samples[0])
-
-    clock, normalized = [0, 1, 2, 3, 4, 5] * 3, []  # one reset and five steps in each episode
-    for i, x in enumerate(clock):
-        mean, std = moments(clock[: i + 1])
-        normalized.append(np.clip((x - mean) / (std + 1e-8), -1.2, 1.2))
-    acted_on = [x for x, raw in zip(normalized, clock) if raw < 5][:12]
-    followed = [x for x, raw in zip(normalized, clock) if raw > 0][:12]
-    np.testing.assert_allclose(steps["obs"].ravel(), acted_on, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(steps["next_obs"].ravel(), followed, rtol=1e-4, atol=1e-5)
-
-    rewards, scaled = ([1, 2, 3, 4, 5] * 3)[:12], []
-    for i, reward in enumerate(rewards):
-        mean, std = moments(rewards[: i + 1])
-        scaled.append((reward - mean) / (std + 1e-8) + mean)
-    np.testing.assert_allclose(steps["rewards"], np.clip(scaled, -1.2, 1.2), rtol=1e-6)
-    assert np.min(scaled) < 1.2 < np.max(scaled)
+    rewards, expected = ([1, 2, 3, 4, 5] * 3)[:12], [1]  # a single reward has no deviation, and stays as it is
+    for i in range(1, 12):
+        mean, std = np.mean(rewards[: i + 1]), np.std(rewards[: i + 1], ddof=1)
+        expected.append(np.clip((rewards[i] - mean) / std + mean, -1.2, 1.2))
+    np.testing.assert_allclose(script.rollout(args, state)[0]["rewards"], expected, rtol=1e-6)
+    assert np.min(expected) < 1.2 == np.max(expected)
 
 
 @pytest.mark.parametrize("bootstrap", [True, False])
@@ -86,23 +58,6 @@ def test_an_environment_may_end_its_episodes_with_a_number():
     np.testing.assert_allclose(batch["value_targets"], expected, rtol=1e-5)
 
 
-def test_advantages_are_the_double_sum():
-    """Over an episode that ends, one that its time limit ends and one that the end of the rollout cuts."""
-    script, args, state = start("ppo", num_steps=12, gamma=0.9, gae_lambda=0.8, **CLOCK)
-    steps, _ = script.rollout(args, state)
-    steps["terminations"][4] = True
-    batch = script.estimate_advantages(args, state, steps)
-    values, next_values = (state.value(torch.from_numpy(steps[name])).tolist() for name in ("obs", "next_obs"))
-    next_values[4] = 0.0
-    deltas = steps["rewards"] + 0.9 * np.array(next_values) - values
-    ends = [4] * 5 + [9] * 5 + [11] * 2  # the last step of each step's episode
-    expected = [sum((0.9 * 0.8) ** (k - t) * deltas[k] for k in range(t, end + 1)) for t, end in enumerate(ends)]
-    np.testing.assert_allclose(batch["advantages"], expected, rtol=1e-4, atol=1e-6)
-    torch.testing.assert_close(batch["value_targets"], batch["advantages"] + batch["old_values"])
-    policy = Normal(batch["old_means"], batch["old_stds"])
-    torch.testing.assert_close(batch["old_log_probs"], policy.log_prob(batch["actions"]).sum(-1))
-
-
 def assert_same_step(after, reference, before):
     moved = (flat(reference) - flat(before)).abs().max()
     assert moved > 1e-5
@@ -112,7 +67,7 @@ def assert_same_step(after, reference, before):
 @pytest.mark.parametrize("algo", ["ppo", "a2c", "reinforce"])
 def test_update_is_torchs_adam_on_losses_written_again(algo):
     """With backward(), clip_grad_norm_ and torch.optim.Adam, in two iterations of three."""
-    settings = dict(entropy_coef=0.01, bound_action="tanh", max_grad_norm=0.3)
+    settings = dict(entropy_coef=0.1, bound_action="tanh", max_grad_norm=0.3)
     settings |= {} if algo == "reinforce" else dict(value_clip=True, value_clip_eps=0.005)  # so narrow that it acts
     script, args, state = start(algo, **settings)
 
@@ -131,7 +86,7 @@ def test_update_is_torchs_adam_on_losses_written_again(algo):
             surrogate = torch.where(A > 0, A * ratios.clamp(max=1.2), A * ratios.clamp(min=0.8))
         u = pi.mean + pi.stddev * (minibatch["actions"] - minibatch["old_means"]) / minibatch["old_stds"]
         entropy = gaussian.entropy().sum(-1) + torch.log(1 - torch.tanh(u) ** 2 + 1e-7).sum(-1)
-        return -(surrogate + 0.01 * entropy).mean()
+        return -(surrogate + 0.1 * entropy).mean()
 
     losses = dict(value=value_loss, policy=policy_loss) if algo != "reinforce" else dict(policy=policy_loss)
     networks = {name: copy.deepcopy(vars(state)[name]) for name in losses}

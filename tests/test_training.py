@@ -1,10 +1,10 @@
 """Whole runs: flags, determinism, checkpoints, interruption, learning."""
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
 import json
-import os
 import re
 import signal
 import subprocess
@@ -137,36 +137,29 @@ def test_where_reset_does_not_determine_the_environment_a_new_episode_begins(run
     flags = flags_of("ppo", env_id="environments:Forgetful-v0", num_envs=2, num_steps=8, total_timesteps=64)
     flags += ["--run-name", "a", "--checkpoint-every", "1"]
     load("ppo").main(flags)
-    *_, third, last = checkpoints(runs / "runs" / "a")
+    *_, last = checkpoints(runs / "runs" / "a")
     last.unlink()
     capsys.readouterr()
     load("ppo").main(flags)
     assert capsys.readouterr().err.count("reset(seed=...) does not repeat an unfinished episode; a new one begins") == 2
     assert len(progress(runs / "runs" / "a")) == 4 and last.exists()
-    script, args, state = start("ppo", env_id="environments:Forgetful-v0", num_envs=2)
-    script.restore(state, script.load_checkpoint(third))
-    assert [(worker.obs, worker.actions, worker.episode_return) for worker in state.workers] == [(None, [], 0.0)] * 2
 
 
 def test_an_older_run_can_be_continued(runs, capsys):
-    """Its layout is that of the time when new episodes began at every checkpoint."""
+    """Its checkpoints have no unfinished episodes and no stds, and more arguments."""
     script, flags = load("ppo"), flags_of("ppo", run_name="a", checkpoint_every=1)
     script.main(flags)
     *_, second, last = checkpoints(runs / "runs" / "a")
     older = torch.load(second, weights_only=True)
     del older["workers"], older["obs_stats"]["std"], older["reward_stats"]["std"]
-    for by in ("returns", "rewards"):
-        last.unlink()
+    for by in ("rewards", "returns"):
+        last.unlink(missing_ok=True)
         older["args"] |= dict(reward_scale_by=by, overwrite=False)
         torch.save(older, second)
-        if by == "returns":
+        with pytest.raises(SystemExit) if by == "rewards" else contextlib.nullcontext():
             script.main(flags)
-    _, args, state = start("ppo")
-    script.restore(state, script.load_checkpoint(second))
-    assert state.workers[0].obs is None
-    with pytest.raises(SystemExit) as ended:
-        script.main(flags)
-    assert ended.value.code == 2 and "reward_scale_by was rewards, is returns" in capsys.readouterr().err
+        assert last.exists() == (by == "returns")
+    assert "reward_scale_by was rewards, is returns" in capsys.readouterr().err
 
 
 def test_a_run_that_is_stopped_and_killed_continues_to_the_same_bits(runs):
@@ -284,30 +277,6 @@ def test_what_is_not_finite_is_named_and_not_saved(env_id, found, runs, capsys):
     [folder] = (runs / "runs").iterdir()
     assert checkpoints(folder)[-1].name == "iter_000002.pt"
     assert all(x.isfinite().all() for x in parameters(checkpoints(folder)[-1]).values())
-
-
-# What macOS or Windows lack is taken away before the script runs.
-ELSEWHERE = """if True:
-    import os, runpy, signal, sys
-    sys.modules["fcntl"] = None
-    del os.sched_getaffinity, sys.argv[0]
-    for name in ("SIGHUP", "SIGPIPE", "SIGUSR1", "SIGUSR2"):
-        delattr(signal, name)
-    runpy.run_path(sys.argv[0], run_name="__main__")
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="takes away what only Linux has")
-def test_needs_neither_linux_nor_a_compiler(runs):
-    (runs / "a folder").mkdir()
-    (runs / "a folder" / "my script.py").write_text((ROOT / "algos" / "ppo.py").read_text())
-    environment = os.environ | {"CXX": "/nonexistent", "TORCHINDUCTOR_CACHE_DIR": str(runs / "cache")}
-    call = [sys.executable, "-c", ELSEWHERE, "a folder/my script.py"]
-    call += flags_of("ppo", compile=True, total_timesteps=256)
-    result = subprocess.run(call, env=environment, capture_output=True, text=True)
-    assert result.returncode == 0 and "continuing with --no-compile" in result.stderr, result.stderr
-    [run] = (runs / "runs").iterdir()
-    assert run.name.startswith("Hopper-v5__my script__") and len(checkpoints(run)) == 2
 
 
 # Eager: compiled is the same (test_mathematics.py). PPO-M, PPO-NoClip and TRPO follow from test_algorithms.py: each is,
