@@ -2,7 +2,7 @@
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.wrappers import TimeAwareObservation
+from gymnasium.wrappers import TimeAwareObservation, TransformObservation, TransformReward
 
 
 class Clock(gym.Env):
@@ -22,36 +22,6 @@ class Clock(gym.Env):
     def step(self, action):
         self.steps += 1
         return np.array([float(self.steps)]), float(self.steps), False, False, {}
-
-
-class Forgetful(Clock):
-    """A Clock that forgets to restart: whatever the seed, it counts all steps of its life."""
-
-    total = 0
-
-    def reset(self, seed=None, options=None):
-        super().reset(seed=seed)
-        return np.array([float(self.total)]), {}
-
-    def step(self, action):
-        self.total += 1
-        return np.array([float(self.total)]), 1.0, False, False, {}
-
-
-class Nan(Clock):
-    """A Clock whose 600th step gives nan, as an observation or as a reward."""
-
-    total = 0
-
-    def __init__(self, instead_of):
-        self.instead_of = instead_of
-
-    def step(self, action):
-        obs, reward, *rest = super().step(action)
-        self.total += 1
-        if self.total == 600:
-            obs, reward = (obs * np.nan, reward) if self.instead_of == "obs" else (obs, np.nan)
-        return obs, reward, *rest
 
 
 class Numbers(Clock):
@@ -136,10 +106,11 @@ gym.register("Bandit-v0", Bandit)
 gym.register("Timed-v0", lambda: TimeAwareObservation(gym.make("Hopper-v5")))
 gym.register("Numbers-v0", Numbers)
 gym.register("Endless-v0", Clock)
-for clock in (Clock, Forgetful):
-    gym.register(f"{clock.__name__}-v0", clock, max_episode_steps=5)
-for name in ("Obs", "Reward"):
-    gym.register(f"Nan{name}-v0", Nan, max_episode_steps=5, kwargs=dict(instead_of=name.lower()))
+gym.register("Clock-v0", Clock, max_episode_steps=5)
+# The 600th step after a reset gives nan.
+nan_at_600 = lambda x: x * np.nan if x == 600 else x
+gym.register("NanObs-v0", lambda: TransformObservation(Clock(), nan_at_600, Clock.observation_space))
+gym.register("NanReward-v0", lambda: TransformReward(Clock(), nan_at_600))
 
 # Clocks with other spaces, of actions and of observations.
 ACTIONS = dict(

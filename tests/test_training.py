@@ -1,11 +1,7 @@
 """Whole runs: flags, determinism, checkpoints, interruption, learning."""
 
 import contextlib
-import dataclasses
 import functools
-import hashlib
-import json
-import re
 import signal
 import subprocess
 import sys
@@ -26,7 +22,6 @@ from conftest import (
     flat,
     iterate,
     load,
-    parameters,
     progress,
     skip_without_compiler,
     start,
@@ -51,9 +46,7 @@ FLAGS = {
     "grad_clip": (dict(max_grad_norm=0.01), "networks steps value_1", "policy_1"),
     "value_grad_clip": (dict(max_grad_norm=0.01), "networks steps policy_1", "value_1"),
 }
-CASES = [
-    (algo, flag) for algo in ALGOS for flag in FLAGS if flag in {f.name for f in dataclasses.fields(load(algo).Args)}
-]
+CASES = [(algo, flag) for algo in ALGOS for flag in FLAGS if hasattr(load(algo).Args, flag)]
 
 
 @functools.cache
@@ -62,16 +55,14 @@ def trace(algo, **settings):
     script, args, state = start(algo, total_timesteps=3 * 64, num_steps=64, **settings)
     seen = {}
     for i in range(4):
-        for name in ("policy", "value"):
-            if hasattr(state, name):
-                seen[f"{name}_{i}"] = flat(vars(state)[name])
-        if i == 3:
-            break
-        steps, *_ = iterate(script, args, state)
+        seen |= {f"{name}_{i}": flat(vars(state)[name]) for name in ("policy", "value") if hasattr(state, name)}
         if i == 0:
             seen["networks"] = torch.cat(list(seen.values()))
+            steps, *_ = iterate(script, args, state)
             arrays = {k: steps[k] for k in ("obs", "actions", "rewards")}
             seen |= arrays | {"steps": np.concatenate([x.ravel() for x in arrays.values()])}
+        elif i < 3:
+            iterate(script, args, state)
     return {name: torch.as_tensor(x) for name, x in seen.items()}
 
 
@@ -96,7 +87,7 @@ def test_the_seed_decides_the_bits(algo):
 
 # Episodes that end within an iteration, that outlast several, and that never end; with a state of an environment's own.
 INTERVALS = [
-    ("ppo", "Hopper-v5", 4),
+    ("ppo", "environments:Timed-v0", 4),
     ("ppo_m", "HalfCheetah-v5", 1),
     ("ppo_noclip", "environments:Endless-v0", 4),
     ("a2c", "Pendulum-v1", 4),
@@ -104,7 +95,6 @@ INTERVALS = [
     ("trpo_plus", "Humanoid-v5", 1),
     ("vmpo", "environments:BriefAnt-v0", 4),
     ("reinforce", "environments:Clock-v0", 4),
-    ("ppo", "environments:Timed-v0", 1),
 ]
 
 
@@ -133,16 +123,16 @@ def test_neither_checkpoints_nor_interruptions_change_a_run(algo, env_id, num_en
         assert {k: str(v) for k, v in statistics.items()} == {k: row[k] for k in statistics}
 
 
-def test_where_reset_does_not_determine_the_environment_a_new_episode_begins(runs, capsys):
-    flags = flags_of("ppo", env_id="environments:Forgetful-v0", num_envs=2, num_steps=8, total_timesteps=64)
-    flags += ["--run-name", "a", "--checkpoint-every", "1"]
-    load("ppo").main(flags)
-    *_, last = checkpoints(runs / "runs" / "a")
-    last.unlink()
-    capsys.readouterr()
-    load("ppo").main(flags)
-    assert capsys.readouterr().err.count("reset(seed=...) does not repeat an unfinished episode; a new one begins") == 2
-    assert len(progress(runs / "runs" / "a")) == 4 and last.exists()
+def test_where_reset_does_not_determine_the_environment_a_new_episode_begins(tmp_path, capsys):
+    script, args, state = start("ppo", env_id="environments:Clock-v0", num_envs=2, num_steps=8)
+    iterate(script, args, state)
+    (tmp_path / "checkpoints").mkdir()
+    script.save_checkpoint(args, tmp_path, state)
+    checkpoint = script.load_checkpoint(checkpoints(tmp_path)[0])
+    checkpoint["workers"][0]["raw_obs"] += 1  # not what the environment will return
+    script.restore(state := script.State(args), checkpoint)
+    assert capsys.readouterr().err == "reset(seed=...) does not repeat an unfinished episode; a new one begins\n"
+    assert [len(worker.actions) for worker in state.workers] == [0, 3] and state.workers[0].obs is None
 
 
 def test_an_older_run_can_be_continued(runs, capsys):
@@ -209,19 +199,6 @@ def test_compiled_iterations_are_repeated_to_the_same_bits_in_another_process(ru
             assert_same(getattr(after, part).state_dict(), stored[part])
 
 
-def test_progress_that_is_gone_or_short_gets_its_header_and_the_rows_to_come(runs):
-    script, flags = load("ppo"), flags_of("ppo", run_name="a", checkpoint_every=1, total_timesteps=5 * 256)
-    script.main(flags)
-    folder = runs / "runs" / "a"
-    header, *rows = (folder / "progress.csv").read_text().splitlines(keepends=True)
-    whole = progress(folder)
-    for kept in ([], [0, 1], [1, 3, 4]):  # the last of these is written again
-        checkpoints(folder)[-1].unlink()  # so that there is an iteration to go
-        (folder / "progress.csv").write_text("".join([header, *(rows[i] for i in kept)] if kept else []))
-        script.main(flags)
-        assert progress(folder) == [whole[i] for i in kept if i < 4] + [whole[4]]
-
-
 def test_a_full_disk_loses_nothing(runs):
     resource = pytest.importorskip("resource", reason="Windows has no limits on files")
     small = dict(num_steps=64, total_timesteps=20 * 64, policy_hidden="8", value_hidden="8")
@@ -243,9 +220,6 @@ def test_finished_run_is_left_alone(runs, capsys):
     flags, script = flags_of("ppo", total_timesteps=512), load("ppo")
     script.main(flags)
     [folder] = (runs / "runs").iterdir()
-    config = json.loads((folder / "config.json").read_text())
-    assert config["args"]["num_steps"] == 256 and config["algo"] == "ppo" and config["versions"]["torch"]
-    assert config["script"] == hashlib.sha256((ROOT / "algos" / "ppo.py").read_bytes()).hexdigest()
     times = lambda: {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
     before = times()
     with pytest.raises(SystemExit) as ended:
@@ -263,20 +237,16 @@ def test_the_name_of_a_run_is_what_decides_its_bits():
     assert name(run_name="a") == "a"
 
 
-@pytest.mark.parametrize(
-    ("env_id", "found"), [("NanReward-v0", r"rewards\[86\]"), ("NanObs-v0", r"(next_)?obs\[8[67]\]")]
-)
+@pytest.mark.parametrize(("env_id", "found"), [("NanReward-v0", "rewards[87]"), ("NanObs-v0", "obs[88]")])
 def test_what_is_not_finite_is_named_and_not_saved(env_id, found, runs, capsys):
-    """The environment's 600th step, of which make_env takes the first, is row 86 of iteration 2."""
+    """The environment's 600th step is row 87 of iteration 2. The observation that it gives is that of row 88."""
     flags = flags_of("ppo", env_id=f"environments:{env_id}", checkpoint_every=1, total_timesteps=2560)
     with pytest.raises(SystemExit) as ended:
         load("ppo").main(flags)
-    assert ended.value.code == 1
     *_, last = capsys.readouterr().err.splitlines()  # the bar has its own line
-    assert re.fullmatch(f"ppo.py: iteration 2: {found} is not finite; not saved", last)
+    assert ended.value.code == 1 and last == f"ppo.py: iteration 2: {found} is not finite; not saved"
     [folder] = (runs / "runs").iterdir()
     assert checkpoints(folder)[-1].name == "iter_000002.pt"
-    assert all(x.isfinite().all() for x in parameters(checkpoints(folder)[-1]).values())
 
 
 # Eager: compiled is the same (test_mathematics.py). PPO-M, PPO-NoClip and TRPO follow from test_algorithms.py: each is,

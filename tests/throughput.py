@@ -3,11 +3,10 @@
     python tests/throughput.py                                # ppo on Hopper-v5
     python tests/throughput.py --algo a2c --num-envs 8        # another script, with as many environments as it takes
 
-Each of 3 rounds measures one after another, on one thread: raw, env.step with Gaussian actions, resets included; ours,
-the median sps of progress.csv from the third iteration on (so without compilation); and, where stable-baselines3 (for
-trpo: sb3-contrib) is installed, its PPO or TRPO at its defaults: PPO's are the same batch, minibatches, epochs and
-networks; its TRPO takes 15 steps of conjugate gradients (ours 10), with Fisher products over all states (ours over a
-tenth) and half the minibatches. Machines differ and drift: the ratios, taken round by round, are what to read.
+Each of 3 rounds measures one after another, on one thread: env.step with Gaussian actions, resets included; the median
+sps of our iterations but the first two, so without compilation; and, where stable-baselines3 (for TRPO: sb3-contrib) is
+installed, its PPO or TRPO at its defaults. Its PPO takes the same steps as ours; its TRPO takes 15 steps of conjugate
+gradient for our 10, over all states for our tenth. Machines drift: the ratios, taken round by round, are what to read.
 """
 
 import csv
