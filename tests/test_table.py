@@ -82,11 +82,13 @@ def test_a_torn_line_is_measured_again_and_the_last_row_counts(known, tmp_path):
     first, second = whole = path.read_text().splitlines(keepends=True)
     for torn in (second[:50], second[:-1]):
         path.write_text(first + torn)
+        assert rows(tmp_path, "value") == [json.loads(first)]
         load("value").main([*flags, "0", "1"])
         assert path.read_text().splitlines(keepends=True) == whole
     path.write_text("".join([json.dumps(json.loads(first) | dict(gamma=7)) + "\n", *whole]))
     load("value").main([*flags, "0", "--overwrite"])
     assert path.read_text().splitlines(keepends=True)[1:] == [*whole, first]
+    assert measuring.table.last_row(rows(tmp_path, "value"), dict(iteration=0)) == json.loads(first)
 
 
 def test_rows_in_use_or_damaged_are_left_alone(known, tmp_path, capsys):

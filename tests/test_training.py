@@ -213,7 +213,6 @@ def test_a_full_disk_loses_nothing(runs):
         load("ppo").main(named)
         assert_same(*(contents(checkpoints(folder)[-1]) for folder in (runs / "runs" / str(room), whole)))
         assert progress(runs / "runs" / str(room)) == progress(whole)
-    assert len(progress(whole)) == 20
 
 
 def test_finished_run_is_left_alone(runs, capsys):
