@@ -20,16 +20,17 @@ from torch.func import functional_call
 ROOT = Path(__file__).parent.parent
 MICRO = ["micro_ppo", "micro_trpo"]  # on one page, without arguments
 ALGOS = sorted({path.stem for path in (ROOT / "algos").glob("*.py")} - {*MICRO})
-DIAGNOSTICS = sorted(path.stem for path in (ROOT / "diagnostics").glob("*.py"))
 sys.path.append(str(Path(__file__).parent))  # for --env-id environments:...
 sys.path.append(str(ROOT / "diagnostics"))  # where they look for measuring
+
+from measuring.sampling import can_compile
 
 
 def load(name):
     """algos/<name>.py or diagnostics/<name>.py as a module."""
     if name not in sys.modules:
-        folder = "diagnostics" if name in DIAGNOSTICS else "algos"
-        spec = importlib.util.spec_from_file_location(name, ROOT / folder / f"{name}.py")
+        [path] = [*ROOT.glob(f"algos/{name}.py"), *ROOT.glob(f"diagnostics/{name}.py")]
+        spec = importlib.util.spec_from_file_location(name, path)
         sys.modules[name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(sys.modules[name])
     torch.set_num_threads(1)  # as main does
@@ -93,18 +94,11 @@ def checkpoints(folder):
     return sorted(folder.glob("checkpoints/iter_*.pt"))
 
 
-def parameters(path):
-    """Network and optimizer tensors of a checkpoint, by name."""
-    checkpoint = torch.load(path, weights_only=True)
-    parts = ("policy", "value", "policy_adam", "value_adam")
-    return leaves({part: checkpoint[part] for part in parts if part in checkpoint})
-
-
 def contents(path):
-    """All that a checkpoint holds but the name of its run, by name."""
+    """All that a checkpoint holds but its run's arguments, by name."""
     checkpoint = torch.load(path, weights_only=True)
-    args = {name: x for name, x in checkpoint.pop("args").items() if name not in ("run_name", "runs_dir")}
-    return leaves(checkpoint | dict(args=args))
+    del checkpoint["args"]
+    return leaves(checkpoint)
 
 
 def leaves(x, name=""):
@@ -188,7 +182,5 @@ def figures(monkeypatch):
 
 
 def skip_without_compiler():
-    from measuring.sampling import can_compile
-
     if not can_compile():
         pytest.skip("torch.compile does not work here")

@@ -1,9 +1,7 @@
 """benchmark.sh and diagnostics/experiments.py: tables against the papers', launchers against runs that are broken,
 interrupted, requeued or shared."""
 
-import contextlib
 import fcntl
-import io
 import json
 import os
 import re
@@ -30,12 +28,11 @@ def benchmark(*words):
     return subprocess.run([ROOT / "benchmark.sh", *words], capture_output=True, text=True)
 
 
-def lines_of(*words):
-    """What experiments.py prints, called here: a process of its own would take a second to begin."""
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as output:
+def call(*words):
+    """Calls experiments.py here: a process of its own would take a second to begin."""
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["experiments.py", *words])
         experiments.main()
-    return output.getvalue().splitlines()
 
 
 def runs_of(*words):
@@ -44,9 +41,7 @@ def runs_of(*words):
 
 
 def names_of(*words):
-    names = [run.folder.name for run in runs_of(*words)]
-    assert len(names) == len(set(names))  # or two processes would fight for one run
-    return set(names)
+    return [run.folder.name for run in runs_of(*words)]
 
 
 # Tables --------------------------------------------------------------------------------------------------------------
@@ -132,16 +127,6 @@ def test_settings_of_ablation_and_leave_one_out():
     assert vars(load("ppo").Args()) in [vars(args) | dict(run_name="") for args in found]  # ppo.py as it is
 
 
-def test_tables_have_no_slips():
-    """No misspelt environment or agent, and no flag that only some environments of a table set."""
-    for agent, (_, *tables) in papers.AGENTS.items():
-        for table in tables:
-            assert table.keys() <= {"all", *papers.IM_ENVS, *papers.GUIDE_ENVS}, agent
-            flags = [{*re.findall(r"--(?:no-)?([a-z][a-z-]*)", x)} for env, x in table.items() if env != "all"]
-            assert all(x == flags[0] for x in flags), agent
-    assert {agent for x in papers.EXPERIMENTS.values() for agent in x.agents} <= papers.AGENTS.keys()
-
-
 def test_diagnostics_understand_what_they_are_called_with():
     """Of every experiment, long before there is a run to measure."""
     for call in {call for experiment in papers.EXPERIMENTS.values() for call in experiment.results}:
@@ -163,11 +148,11 @@ Hopper-v5__trpo__50f95b676752 Hopper-v5__trpo_plus__4ae58901c5de Hopper-v5__trpo
 def test_names_of_runs_stay():
     """Else the runs that users have would be trained again. Experiments share the runs that they have in common."""
     one = "--envs", "Hopper", "--seeds", "1"
-    clipping, definition = names_of("clipping", *one), names_of("definition", *one)
-    names = clipping | definition | names_of("algorithms", *one)
+    clipping, definition = {*names_of("clipping", *one)}, {*names_of("definition", *one)}
+    names = clipping | definition | {*names_of("algorithms", *one)}
     assert names == {f"{name}__seed1" for name in NAMES.split()}
-    assert names_of("step-or-optimizations", *one) < clipping and len(definition & clipping) == 2
-    assert names_of("clipping", *one, "--set", "--no-compile") == clipping  # the machine does not name the run
+    assert {*names_of("step-or-optimizations", *one)} < clipping and len(definition & clipping) == 2
+    assert {*names_of("clipping", *one, "--set", "--no-compile")} == clipping  # the machine does not name the run
 
 
 def test_list_and_runs_agree(runs):
@@ -176,8 +161,8 @@ def test_list_and_runs_agree(runs):
     rows = re.findall(r"^(\S+) .*? (\d+) +(\d+)M ", listing.stdout, re.MULTILINE)
     assert [row[0] for row in rows] == list(papers.EXPERIMENTS) and listing.stderr == ""
     assert ("ablation", "640", "640") in rows and ("algorithms", "60", "480") in rows
-    for name, count, _ in rows:
-        assert len(names_of(name, "--seeds", "1")) * papers.EXPERIMENTS[name].seeds == int(count), name
+    for name, count, _ in rows:  # each run has a name of its own, or two processes would fight for one
+        assert len({*names_of(name, "--seeds", "1")}) * papers.EXPERIMENTS[name].seeds == int(count), name
 
 
 def test_options_reach_the_commands(tmp_path, capsys):
@@ -185,7 +170,8 @@ def test_options_reach_the_commands(tmp_path, capsys):
     few = "values", "--envs", "Hopper", "Walker2d", "Hopper", "--first-seed", "2", "--seeds", "3", "--steps", "4096"
     options = *few, "--set", "--gamma 0.9 --no-obs-norm --policy-hidden 8 8", "--runs-dir", odd
     found = runs_of(*options)
-    for line, run in zip(lines_of(*options, "--launcher", "print"), found, strict=True):
+    call(*options, "--launcher", "print")
+    for line, run in zip(capsys.readouterr().out.splitlines(), found, strict=True):
         python, path, *flags = shlex.split(line)
         assert (python, path) == (sys.executable, str(ROOT / "algos" / f"{run.algo}.py"))
         assert vars(tyro.cli(load(run.algo).Args, args=flags)) == vars(run.args)
@@ -201,13 +187,11 @@ def test_options_reach_the_commands(tmp_path, capsys):
 
 
 def test_an_experiment_of_ones_own(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(papers, "EXPERIMENTS", known := dict(papers.EXPERIMENTS))  # the file changes a copy
-    monkeypatch.setattr(experiments, "EXPERIMENTS", known)
+    monkeypatch.setitem(papers.EXPERIMENTS, "mine", None)  # which takes away in the end what the file adds
     record = 'EXPERIMENTS["mine"] = Experiment("me", "and A2C?", ["PPO", "A3C"], envs=["Hopper"])'
     (tmp_path / "mine.py").write_text(f"from papers import *\n{record}\n")
-    assert any(line.startswith("mine ") for line in lines_of("--file", str(tmp_path / "mine.py")))
     with pytest.raises(SystemExit):
-        runs_of("mine")
+        call("mine", "--file", str(tmp_path / "mine.py"))
     assert "mine names an unknown agent: A3C" in capsys.readouterr().err
 
 
@@ -229,8 +213,8 @@ REFUSED = {
 @pytest.mark.parametrize("words", REFUSED)
 def test_what_is_refused(runs, capsys, words):
     with pytest.raises(SystemExit) as refused:
-        lines_of(*shlex.split(words))
-    [line] = [line for line in capsys.readouterr().err.splitlines() if ": note: " not in line]
+        call(*shlex.split(words))
+    [line] = [x for x in capsys.readouterr().err.splitlines() if ": note: " not in x]
     assert refused.value.code == 2 and REFUSED[words] in line and list(runs.iterdir()) == []
 
 
@@ -256,15 +240,15 @@ def test_a_run_that_another_process_trains_waits_and_holds_nothing_up(runs, monk
     code = "import filelock as f, sys; x = sys.argv[1]; f.FileLock(x + '/.lock', 0).acquire(); open(x + '/done', 'x')"
     monkeypatch.setattr(experiments.Run, "command", property(lambda run: [sys.executable, "-c", code, str(run.folder)]))
     first, second = (experiments.Run("", "", None, runs / x, runs / f"{x}.log", False) for x in ("first", "second"))
-    [run.folder.mkdir() for run in (first, second)]
+    first.folder.mkdir()
+    second.folder.mkdir()
     answers, in_use = [False], experiments.runs.in_use
     monkeypatch.setattr(experiments.runs, "in_use", lambda folder: answers.pop() if answers else in_use(folder))
-    thread = threading.Thread(target=experiments.launch_local, args=(1, [first, second]))
     with open(first.folder / ".lock", "a") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
+        thread = threading.Thread(target=experiments.launch_local, args=(1, [first, second]))
         thread.start()
         wait_until((second.folder / "done").exists, 60)
-        time.sleep(1)
         assert thread.is_alive() and "Timeout" in first.log.read_text()
     thread.join(60)
     assert (first.folder / "done").exists() and "2/2" in capsys.readouterr().err
@@ -278,13 +262,11 @@ def test_local_run_trains_what_is_missing_and_then_nothing(runs):
     command = "kl-schedule --envs InvertedPendulum-v5 --seeds 1 --steps 256 --jobs 2 --set".split()
     command += ["--num-steps 256 --num-minibatches 2 --no-compile --value-epochs 1"]
     constant, schedule = (run.folder for run in runs_of(*command))
-    checkpoint, out = damage(schedule), runs / "results" / "kl-schedule"
+    checkpoint, out = damage(schedule), runs / "results/kl-schedule"
     result = benchmark(*command)
     assert result.returncode == 1 and "1 of 2 runs are not finished" in result.stderr
-    assert (
-        "TRPO+ on" not in result.stderr
-        and "TRPO+schedule on InvertedPendulum-v5, seed 1: trpo_plus.py: runs/" in result.stderr
-    )
+    assert "TRPO+ on" not in result.stderr
+    assert "TRPO+schedule on InvertedPendulum-v5, seed 1: trpo_plus.py: runs/" in result.stderr
     assert f"before --- ended with status 2 (results/kl-schedule/logs/{schedule.name}.log)" in result.stderr
     assert agents(out) == ["TRPO+"] and len(progress(constant)) == 1
 

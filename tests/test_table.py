@@ -16,7 +16,6 @@ from concurrent.futures import ProcessPoolExecutor
 import measuring.runs
 import measuring.table
 import pytest
-import torch
 from conftest import CALLS, ROOT, load
 
 pytestmark = [pytest.mark.usefixtures("figures"), pytest.mark.xdist_group("diagnostics")]  # one worker, so one pool
@@ -30,10 +29,6 @@ def by_checkpoint(out, name):
     return sorted(rows(out, name), key=lambda row: (row["checkpoint"], row.get("step_pairs", 0)))
 
 
-def call(name, folder, out, *flags):
-    return [sys.executable, str(ROOT / "diagnostics" / f"{name}.py"), str(folder), "--out", str(out), *flags]
-
-
 @pytest.fixture(scope="module")
 def pool():
     """Two worker processes as a table starts them, once for all tests."""
@@ -41,17 +36,13 @@ def pool():
         yield executor
 
 
-@pytest.fixture
-def shared_pool(pool, monkeypatch):
+@pytest.mark.parametrize("name", [*CALLS, "updates"])
+def test_jobs_do_not_change_a_bit(known, name, tmp_path, figures, pool, monkeypatch):
     class Shared(contextlib.nullcontext):
         submit = pool.submit
 
     monkeypatch.setattr(measuring.table, "ProcessPoolExecutor", lambda *_: Shared())
-
-
-@pytest.mark.parametrize("name", [*CALLS, "updates"])
-def test_jobs_do_not_change_a_bit(known, name, tmp_path, figures, shared_pool):
-    flags = CALLS.get(name, "--rewards 3 --step-pairs 64 128 --reward-pairs 60 --checkpoints 0 1").split()
+    flags = [*CALLS.get(name, "--rewards 3 --step-pairs 64 128 --reward-pairs 60").split(), "--checkpoints", "0", "1"]
     for jobs in ("1", "2"):
         figures.clear()
         program = load("steps" if name == "updates" else name)
@@ -61,29 +52,25 @@ def test_jobs_do_not_change_a_bit(known, name, tmp_path, figures, shared_pool):
     assert not list(tmp_path.glob(f"*/.{name}_*"))  # no part is left
 
 
-def test_killed_and_repeated_equals_uninterrupted(known, tmp_path):
+def test_killed_and_repeated_equals_uninterrupted(known, tmp_path, monkeypatch):
     """A row under way keeps the parts that were ready."""
-    flags = "--checkpoints 0 1 --grid 8 --step-pairs 64 --reward-pairs 400".split()
-    command, out = call("landscape", known / "ppo", tmp_path / "killed", *flags), tmp_path / "killed"
-    parts = 0
-    for jobs, how, status, message in (
-        ("2", signal.SIGTERM, 130, "resumes from what is kept"),
-        ("1", signal.SIGKILL, -9, ""),
-    ):
-        process = subprocess.Popen([*command, "--jobs", jobs], stderr=subprocess.PIPE, text=True)
-        while len(list(out.glob(".landscape_*/*/*.pt"))) <= parts:
+    out, flags = tmp_path / "killed", "--checkpoints 0 1 --grid 4 --step-pairs 64 --reward-pairs 400".split()
+    command = [sys.executable, str(ROOT / "diagnostics" / "landscape.py"), str(known / "ppo"), "--out", str(out)]
+    ready = lambda: {path: path.stat().st_mtime_ns for path in out.glob(".landscape_*/*/*.pt")}
+    kept = {}
+    kills = ("2", signal.SIGTERM, 130, "resumes from what is kept"), ("1", signal.SIGKILL, -9, "")
+    for jobs, how, status, message in kills:
+        process = subprocess.Popen([*command, *flags, "--jobs", jobs], stderr=subprocess.PIPE, text=True)
+        while len(ready()) <= len(kept):
             assert process.poll() is None
             time.sleep(0.01)
         process.send_signal(how)
         assert message in process.communicate()[1] and process.returncode == status
-        assert 0 < (parts := len(list(out.glob(".landscape_*/*/*.pt"))))
-    kept = {path: path.stat().st_mtime_ns for path in out.glob(".landscape_*/*/*.pt")}
-    computed = []
-    with pytest.MonkeyPatch.context() as patch:
-        compute = measuring.table.compute_part
-        patch.setattr(measuring.table, "compute_part", lambda path, *x: (computed.append(path), compute(path, *x)))
-        load("landscape").main([str(known / "ppo"), "--out", str(out), "--jobs", "1", *flags])
-    assert computed and not kept.keys() & set(computed)
+        kept = ready()
+    computed, compute = [], measuring.table.compute_part
+    monkeypatch.setattr(measuring.table, "compute_part", lambda path, *x: (computed.append(path), compute(path, *x)))
+    load("landscape").main([str(known / "ppo"), "--out", str(out), "--jobs", "1", *flags])
+    assert kept and computed and not kept.keys() & set(computed)
     load("landscape").main([str(known / "ppo"), "--out", str(tmp_path / "whole"), "--jobs", "1", *flags])
     assert by_checkpoint(out, "landscape") == by_checkpoint(tmp_path / "whole", "landscape")
 
@@ -95,11 +82,13 @@ def test_a_torn_line_is_measured_again_and_the_last_row_counts(known, tmp_path):
     first, second = whole = path.read_text().splitlines(keepends=True)
     for torn in (second[:50], second[:-1]):
         path.write_text(first + torn)
+        assert rows(tmp_path, "value") == [json.loads(first)]
         load("value").main([*flags, "0", "1"])
         assert path.read_text().splitlines(keepends=True) == whole
     path.write_text("".join([json.dumps(json.loads(first) | dict(gamma=7)) + "\n", *whole]))
     load("value").main([*flags, "0", "--overwrite"])
     assert path.read_text().splitlines(keepends=True)[1:] == [*whole, first]
+    assert measuring.table.last_row(rows(tmp_path, "value"), dict(iteration=0)) == json.loads(first)
 
 
 def test_rows_in_use_or_damaged_are_left_alone(known, tmp_path, capsys):
@@ -107,7 +96,7 @@ def test_rows_in_use_or_damaged_are_left_alone(known, tmp_path, capsys):
     with measuring.table.locked(path), pytest.raises(SystemExit) as ended:
         load("value").main(arguments)
     assert ended.value.code == 2 and "in use by another process" in capsys.readouterr().err
-    for damaged in ("[\n", "1\n", "[1]\n"):
+    for damaged in ("[\n", "[1]\n"):
         path.write_text(damaged)
         with pytest.raises(SystemExit) as ended:
             load("value").main(arguments)
@@ -117,19 +106,16 @@ def test_rows_in_use_or_damaged_are_left_alone(known, tmp_path, capsys):
 
 def test_rows_belong_to_checkpoints_and_not_to_names(known, tmp_path):
     """Two settings whose folders have the same name, and a run whose folder's name lies."""
-    for setting, name in (("chain", "a/seed1"), ("chain_rate", "b/seed1"), ("chain2", "Hopper-v5__trpo__seed9")):
+    folders = {"a/seed1": "chain", "b/seed1": "chain_rate", "Hopper-v5__trpo__seed9": "chain2"}
+    for name, setting in folders.items():
         shutil.copytree(known / setting, tmp_path / name)
-    folders = [str(tmp_path / "a/seed1"), str(tmp_path / "b/seed1")]
-    flags = ["--out", str(tmp_path / "out"), "--jobs", "1", "--episodes", "2", "--checkpoints", "6"]
-    load("evaluate").main([*folders, *flags])
-    found = rows(tmp_path / "out", "evaluate")
-    assert [row["setting"] for row in found] != [found[0]["setting"]] * 2
-    for folder in (*folders, str(tmp_path / "Hopper-v5__trpo__seed9")):  # in calls of their own
-        load("evaluate").main([folder, *flags])
-    assert rows(tmp_path / "out", "evaluate")[:2] == found
+    for name in folders:  # in calls of their own
+        flags = ["--out", str(tmp_path), "--jobs", "1", "--episodes", "2", "--checkpoints", "6"]
+        load("evaluate").main([str(tmp_path / name), *flags])
+    first, second, last = rows(tmp_path, "evaluate")
+    assert first["setting"] != second["setting"]
     source = measuring.runs.Source(ROOT / "algos" / "ppo.py", tmp_path / "b/seed1", 6)
-    assert measuring.table.rows_of(tmp_path / "out" / "evaluate.jsonl", [source]) == [found[1:]]
-    last = rows(tmp_path / "out", "evaluate")[2]
+    assert measuring.table.rows_of(tmp_path / "evaluate.jsonl", [source]) == [[second]]
     assert (last["algo"], last["env_id"], last["run_seed"]) == ("ppo", "environments:Chain-v0", 2)
 
 
@@ -138,17 +124,17 @@ def test_rows_say_what_measured_them(known, tmp_path, capsys, monkeypatch):
     flags = [str(known / "chain"), "--checkpoints", "0", "--script", str(mine), "--jobs", "1", "--out", str(tmp_path)]
 
     def measure(*extra):
+        """What the row says of its code, and what a note says has changed since."""
         measuring.runs.note.cache_clear()
         load("value").main([*flags, "--heldout-pairs", "300", *extra])
         *_, row = rows(tmp_path, "value")
-        assert row["versions"]["torch"] == torch.__version__
         return row["measured_by"], re.findall(r"another version of (\S+);", capsys.readouterr().err)
 
     mine.write_text(source)
     first, notes = measure()
-    path = ROOT / "diagnostics" / "value.py"
-    assert notes == [] and first["value.py"] == hashlib.sha256(path.read_bytes()).hexdigest()[:12]
-    assert first.keys() == {"value.py", "sampling.py", "my_ppo.py"} and measure() == (first, [])
+    digest = hashlib.sha256((ROOT / "diagnostics" / "value.py").read_bytes()).hexdigest()[:12]
+    assert first.keys() == {"value.py", "sampling.py", "my_ppo.py"} and first["value.py"] == digest
+    assert notes == [] and measure() == (first, [])
     mine.write_text(source + "\nx = 1\n")
     assert measure() == (first, ["my_ppo.py"])  # kept, and said
     edited, notes = measure("--overwrite")
@@ -158,8 +144,8 @@ def test_rows_say_what_measured_them(known, tmp_path, capsys, monkeypatch):
 
 
 def test_a_process_that_dies_is_one_line(capsys):
-    def add_row(processes, *_):
-        measuring.table.ROW.processes, measuring.table.ROW.stage = processes, iter("0")
+    def add_row(processes):
+        measuring.table.ROW.processes = processes
         with processes.turn:
             processes.pool.submit(os._exit, 3).result()
 

@@ -3,11 +3,10 @@
     python tests/throughput.py                                # ppo on Hopper-v5
     python tests/throughput.py --algo a2c --num-envs 8        # another script, with as many environments as it takes
 
-Each round measures one after another, on one thread: raw, env.step with Gaussian actions, resets included; ours, the
-median sps of progress.csv from the third iteration on (so without compilation); and, where stable-baselines3 (for
-trpo: sb3-contrib) is installed, its PPO or TRPO at its defaults: PPO's are the same batch, minibatches, epochs and
-networks; its TRPO takes 15 steps of conjugate gradients (ours 10), with Fisher products over all states (ours over a
-tenth) and half the minibatches. Machines differ and drift: the ratios, taken round by round, are what to read.
+Each of 3 rounds measures one after another, on one thread: env.step with Gaussian actions, resets included; the median
+sps of our iterations but the first two, so without compilation; and, where stable-baselines3 (for TRPO: sb3-contrib) is
+installed, its PPO or TRPO at its defaults. Its PPO takes the same steps as ours; its TRPO takes 15 steps of conjugate
+gradient for our 10, over all states for our tenth. Machines drift: the ratios, taken round by round, are what to read.
 """
 
 import csv
@@ -17,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 os.environ |= {"OMP_NUM_THREADS": "1"}
@@ -28,23 +26,9 @@ import numpy as np
 import tyro
 
 
-@dataclass
-class Args:
-    algo: str = "ppo"
-    """script in algos/"""
-    env_id: str = "Hopper-v5"
-    """environment"""
-    num_envs: int = 1
-    """environments of ours, 2048 steps each in an iteration"""
-    iterations: int = 12
-    """iterations of ours in a round"""
-    rounds: int = 3
-    """rounds"""
-
-
-def raw(args: Args, steps: int = 8192) -> float:
+def raw(env_id: str, steps: int = 8192) -> float:
     mujoco.set_mju_user_warning(lambda _: None)  # they would write MUJOCO_LOG.TXT into the working directory
-    env = gym.make(args.env_id)
+    env = gym.make(env_id)
     env.reset(seed=0)
     actions = np.random.default_rng(0).standard_normal((steps, *env.action_space.shape)).astype(np.float32)
     start = time.perf_counter()
@@ -55,40 +39,45 @@ def raw(args: Args, steps: int = 8192) -> float:
     return steps / (time.perf_counter() - start)
 
 
-def ours(args: Args) -> float:
-    script = Path(__file__).parent.parent / "algos" / f"{args.algo}.py"
-    steps = 2048 * args.num_envs * args.iterations
+def ours(algo: str, env_id: str, num_envs: int) -> float:
+    script = Path(__file__).parent.parent / "algos" / f"{algo}.py"
     with tempfile.TemporaryDirectory() as folder:
-        flags = f"--env-id {args.env_id} --num-envs {args.num_envs} --total-timesteps {steps} --runs-dir {folder}"
-        subprocess.run([sys.executable, script, *flags.split()], check=True, stdout=subprocess.DEVNULL)
+        flags = f"--env-id {env_id} --num-envs {num_envs} --total-timesteps {12 * 2048 * num_envs}"
+        subprocess.run(
+            [sys.executable, script, *flags.split(), "--runs-dir", folder], check=True, stdout=subprocess.DEVNULL
+        )
         [progress] = Path(folder).glob("*/progress.csv")
         with open(progress, newline="") as file:
             return statistics.median(float(row["sps"]) for row in list(csv.DictReader(file))[2:])
 
 
-def stable_baselines3(args: Args, steps: int = 8192) -> float:
+def stable_baselines3(algo: str, env_id: str, steps: int = 8192) -> float:
     try:
-        import torch
-        from stable_baselines3 import PPO
-
-        if args.algo.startswith("trpo"):
-            from sb3_contrib import TRPO
+        if algo.startswith("trpo"):
+            from sb3_contrib import TRPO as Theirs
+        else:
+            from stable_baselines3 import PPO as Theirs
     except ImportError:
         return float("nan")
+    import torch
+
     torch.set_num_threads(1)
-    model = (TRPO if args.algo.startswith("trpo") else PPO)("MlpPolicy", args.env_id, device="cpu", seed=0)
+    model = Theirs("MlpPolicy", env_id, device="cpu", seed=0)
     model.learn(2048)
     start = time.perf_counter()
     model.learn(steps, reset_num_timesteps=False)
     return steps / (time.perf_counter() - start)
 
 
-if __name__ == "__main__":
-    args = tyro.cli(Args, description=__doc__)
-    rows = []
-    for _ in range(args.rounds):
-        rates = raw(args), ours(args), stable_baselines3(args)
-        rows.append([rates[1] / rates[0], rates[1] / rates[2]])
+def main(algo: str = "ppo", env_id: str = "Hopper-v5", num_envs: int = 1) -> None:
+    rounds = []
+    for _ in range(3):
+        rates = raw(env_id), ours(algo, env_id, num_envs), stable_baselines3(algo, env_id)
+        rounds.append([rates[1] / rates[0], rates[1] / rates[2]])
         print("raw {:,.0f}, ours {:,.0f}, sb3 {:,.0f}".format(*rates), flush=True)
-    to_raw, to_sb3 = (statistics.median(column) for column in zip(*rows))
-    print(f"{args.algo} on {args.env_id}, medians of {args.rounds}: {to_raw:.2f} of raw, {to_sb3:.1f} times sb3")
+    to_raw, to_sb3 = (statistics.median(column) for column in zip(*rounds))
+    print(f"{algo} on {env_id}, medians of 3: {to_raw:.2f} of raw, {to_sb3:.1f} times sb3")
+
+
+if __name__ == "__main__":
+    tyro.cli(main, description=__doc__)
