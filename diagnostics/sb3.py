@@ -522,7 +522,7 @@ def sort_episodes(agent: Agent, monitors: list[list[Episode]]) -> dict[int, list
         step = before - begun / data["n_envs"] if before and begun else 0
         told = -first < step <= 0 if before or not begun else first <= begun / data["n_envs"]
         if not told:
-            stop(f"--monitor does not tell at which steps after step {begun:,} its episodes ended")
+            stop(f"--monitor has episodes of {before:,} steps until the agent's step {begun:,}, so some are not its own")
         if before and begun and begun % agent.batch == 0:  # it has seen the earlier iterations too
             own, step = seen, -begun / data["n_envs"]
         for x in own:

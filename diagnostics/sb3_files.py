@@ -211,6 +211,8 @@ def read_agent(path: Path, given: dict[str, float | None]) -> Agent:
             check_parts(path, data)
             settings = {x: IF_ABSENT[x] for x in IF_ABSENT if data.get(x) is None}
             settings |= {x: check_number(data[x], x) for x in SETTINGS + OF_PPO if x not in settings}
+            if not settings["_total_timesteps"]:
+                stop(f"{path}: it has not been trained yet")
             spaces = {name: read_space(path, data, name) for name in ("observation_space", "action_space")}
             hidden, networks = read_networks(path, file, *(x.shape[1] for x in spaces.values()))
             group, moments = read_optimizer(path, file, list(networks.values()))
@@ -225,8 +227,6 @@ def read_agent(path: Path, given: dict[str, float | None]) -> Agent:
         settings[name] = read_schedule(path, data, name, given[name], group["lr"])
     activation = re.findall(r"\w+", data["policy_kwargs"].get("activation_fn", "Tanh"))[-1]
     normalized = data["_last_original_obs"] is not None
-    if not settings["_total_timesteps"]:
-        stop(f"{path}: it has not been trained yet")
     batch = settings["n_steps"] * settings["n_envs"]
     parts = (
         batch,

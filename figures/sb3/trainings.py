@@ -113,14 +113,17 @@ def compare(run):
         state.rng.set_state(update["random"])
         sb3.update(args, state, update["batch"] | clips)
         ends.append(float((flat(sb3.in_order(state)) - update["after"]).abs().max()))
-    rows, wrong = [x for x in csv.DictReader(open(run / "progress.csv")) if x["episodes"]], 0
-    for row in rows:
+    wrong, rows = 0, list(csv.DictReader(open(run / "progress.csv")))
+    known = [x for x in rows if x["episodes"]]
+    for row in known:
         episodes = done.updates[int(row["iteration"])]["episodes"]
         means = [float(row[x]) for x in ("episodic_return", "episodic_length") if row[x]]
-        wrong += int(row["episodes"]) != len(episodes) or means != list(np.mean(episodes, axis=0) if episodes else [])
-    counts = dict(rows=len(rows), episodes=sum(int(x["episodes"]) for x in rows), wrong_rows=wrong)
-    counts |= dict(iterations=[int(x.stem[5:]) for x in found], of_sb3=sorted({*done.files.values()}))
-    return counts | dict(newest=done.files["final.zip"], start_differs=max(starts), update_differs=max(ends))
+        true = np.mean(episodes, axis=0) if episodes else np.array([])
+        wrong += int(row["episodes"]) != len(episodes) or not np.allclose(means, true, rtol=1e-12, atol=0)
+    counts = dict(rows=len(rows), known_rows=len(known), wrong_rows=wrong)
+    counts |= dict(episodes=sum(int(x["episodes"]) for x in known), iterations=[int(x.stem[5:]) for x in found])
+    counts |= dict(of_sb3=sorted({*done.files.values()}), newest_of_sb3=done.files["final.zip"])
+    return counts | dict(start_differs=max(starts), update_differs=max(ends))
 
 
 def run(name, folder):
