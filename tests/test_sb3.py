@@ -73,18 +73,18 @@ def test_rollout_and_advantages_are_those_of_sb3(name, tmp_path, capsys):
     """The first rollout of a training, from the same seeds, whose actions ours repeats."""
     env_id, n, settings = PLANS[name]
     env = VecNormalize(make_vec_env(env_id, n_envs=n))
-    model = PPO("MlpPolicy", env, seed=1, device="cpu", **settings)
+    model = PPO("MlpPolicy", env, seed=1, device="cpu", **settings | dict(n_steps=1024 // n))
     agent, statistics = tmp_path / "agent.zip", tmp_path / "statistics.pkl"
     env.save(str(statistics))
     save = lambda local, _: local["self"].num_timesteps != n or model.save(agent) is None
-    model.learn(512, callback=save)  # the buffer then has its rows environment after environment
+    model.learn(1024, callback=save)  # the buffer then has its rows environment after environment
     bring_in(capsys, tmp_path / "run", agent, "--env-id", env_id, "--vecnormalize", statistics)
     module, theirs = load("sb3"), model.rollout_buffer
     checkpoint = module.load_checkpoint(tmp_path / "run" / "checkpoints" / "iter_000000.pt")
     args = module.Args(**checkpoint["args"])
     state = module.State(args)
     module.restore(state, checkpoint)
-    state.rng = Replayed(module, state, theirs.actions.reshape(n, 512 // n, -1).swapaxes(0, 1))
+    state.rng = Replayed(module, state, theirs.actions.reshape(n, 1024 // n, -1).swapaxes(0, 1))
     ours, episodes = module.rollout(args, state)
     batch = module.estimate_advantages(args, state, ours)
     assert [x[1] for x in episodes] == [x["l"] for x in model.ep_info_buffer]
@@ -260,12 +260,13 @@ def test_two_trainings_are_not_one_run(small, tmp_path, capsys):
 
 
 def test_a_monitor_must_be_the_agents_own(trained, tmp_path, capsys):
-    """All environments' files, with the agent's last episode; a line that a kill has torn is left out."""
+    """All environments' files, with the agent's last episode; later ones and a line that was torn are left out."""
     monitors = [Path(shutil.copy(x, tmp_path)) for x in sorted((trained / "pendulum").glob("*.monitor.csv"))]
     flags = "--vecnormalize", trained / "pendulum" / "vecnormalize.pkl", "--monitor"
     agent, text = (trained / "pendulum" / "final.zip", *flags), monitors[0].read_text()
-    monitors[0].write_text(text + "-12.5,20")
-    assert bring_in(capsys, tmp_path / "torn", *agent, *monitors)[0] and len(progress(tmp_path / "torn")) == 4
+    monitors[0].write_text(text + "-5.0,1,99999.0\n-12.5,20")
+    bring_in(capsys, tmp_path / "later", *agent, *monitors)
+    assert progress(tmp_path / "later") == progress(trained / "run_pendulum")
     assert "names 3 files" in bring_in(capsys, tmp_path / "run", *agent, *monitors[1:])[0]
     header = "\n".join(text.splitlines()[:2]) + "\n"
     for line, content in {

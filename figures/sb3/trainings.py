@@ -27,14 +27,15 @@ import sb3
 import sb3_files
 
 LONG, SHORT, AGAIN, ON = dict(total=1024), dict(total=256), dict(total=768, every=128), dict(on=True)
-NORMALIZED = dict(env_id="Pendulum-v1", n_envs=4, learning_rate=LinearSchedule(1e-3, 0.0, 1.0), clip_range_vf=0.2)
+FALLS = dict(learning_rate=LinearSchedule(1e-3, 0.0, 1.0))
+NORMALIZED = FALLS | dict(env_id="Pendulum-v1", n_envs=4, clip_range_vf=0.2)
 PLANS = {  # calls of learn(), of which the last saves its agent each so many steps; and settings of the training
     "one call, whose total divides": ([LONG | dict(every=128)], {}),
     "a second call, counted anew": ([LONG, AGAIN], {}),
     "a second call, counted on": ([LONG, AGAIN | ON], {}),
     "loaded into new environments, counted on": ([LONG, AGAIN | ON | dict(load=True)], {}),
     "four environments, normalized, a rate that falls": ([dict(total=5000, every=128)], NORMALIZED),
-    "stopped within a rollout, counted on": ([LONG | dict(stop=700), AGAIN | ON], {}),
+    "stopped within a rollout, counted on, a rate that falls": ([LONG | dict(stop=700), AGAIN | ON], FALLS),
     "a rollout a call, counted on": ([SHORT | ON] * 3 + [SHORT | ON | dict(every=256)], {}),
     "a rollout a call, counted anew": ([SHORT] * 3 + [SHORT | dict(every=256)], {}),
     "a target KL that stops updates, counted anew": ([LONG, AGAIN], dict(target_kl=0.001)),
