@@ -183,8 +183,7 @@ def rollout(args: Args, state: State) -> tuple[dict[str, np.ndarray], list[tuple
 
 
 def numpy_forward(network: nn.Sequential) -> Callable[[np.ndarray], np.ndarray]:
-    """Returns the network as a function of few observations [n, in] -> [n, out]. In torch, a pass of so few would cost
-    ten times as much."""
+    """Returns the network as a function of few observations [n, in] -> [n, out], which in torch would take longer."""
     layers = [(x.weight.detach().numpy().T, x.bias.detach().numpy()) for x in network[::2]]
 
     def forward(x: np.ndarray) -> np.ndarray:
@@ -351,6 +350,9 @@ class RunningStats:
     def std(self) -> np.ndarray:
         return np.sqrt(self.var + self.eps)
 
+    def state_dict(self) -> dict[str, Any]:
+        return dict(count=self.count, mean=torch.tensor(self.mean), var=torch.tensor(self.var))
+
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         self.count, self.mean, self.var = saved["count"], saved["mean"].numpy(), saved["var"].numpy()
 
@@ -412,12 +414,11 @@ OF_VECNORMALIZE |= dict(norm_eps="epsilon", norm_training="training")
 
 def settings_of(agent: Agent, env_id: str) -> Args:
     data = agent.settings
-    ours = {OUR_NAMES.get(name, name): x for name, x in data.items()}
     extra = data["_num_timesteps_at_start"] % agent.batch
     # A finished agent has no next iteration in its own plan. One more shows what its step would be.
     one_more = agent.batch * (value_at(data["learning_rate"], 1.0) > 0)
     return Args(
-        **{name: x for name, x in ours.items() if name in Args.__dataclass_fields__},
+        **{OUR_NAMES.get(x, x): y for x, y in data.items() if OUR_NAMES.get(x, x) in Args.__dataclass_fields__},
         env_id=env_id,
         total_timesteps=max(data["_total_timesteps"], extra + agent.iteration * agent.batch + one_more),
         schedule_steps=data["_total_timesteps"],
@@ -439,13 +440,11 @@ def make_checkpoint(agent: Agent, args: Args) -> dict[str, Any]:
     with torch.no_grad():
         for ours, theirs in zip(in_order(state), agent.networks.values()):
             ours.copy_(theirs)
-    checkpoint = {name: getattr(state, name).state_dict() for name in ("policy", "value")}
-    for ours, theirs in (("obs_stats", "obs_rms"), ("reward_stats", "ret_rms")):
-        stats = getattr(state, ours)
-        found = agent.statistics.get(theirs) or dict(count=stats.count, mean=stats.mean, var=stats.var)
-        if found["mean"].shape != stats.mean.shape:
+    for stats, name in ((state.obs_stats, "obs_rms"), (state.reward_stats, "ret_rms")):
+        if name in agent.statistics and agent.statistics[name]["mean"].shape != stats.mean.shape:
             stop(f"{agent.path}: the statistics of VecNormalize are not those of {args.env_id}")
-        checkpoint[ours] = found | {x: torch.from_numpy(np.array(found[x])) for x in ("mean", "var")}
+        vars(stats).update(agent.statistics.get(name, {}))
+    checkpoint = {name: getattr(state, name).state_dict() for name in ("policy", "value", "obs_stats", "reward_stats")}
     counters = dict(iteration=agent.iteration, global_step=args.extra_steps + agent.iteration * agent.batch)
     return checkpoint | counters | dict(adam=agent.moments, rng=state.rng.bit_generator.state)
 
@@ -522,7 +521,9 @@ def sort_episodes(agent: Agent, monitors: list[list[Episode]]) -> dict[int, list
         step = before - begun / data["n_envs"] if before and begun else 0
         told = -first < step <= 0 if before or not begun else first <= begun / data["n_envs"]
         if not told:
-            stop(f"--monitor has episodes of {before:,} steps until the agent's step {begun:,}, so some are not its own")
+            stop(
+                f"--monitor has episodes of {before:,} steps until the agent's step {begun:,}, so some are not its own"
+            )
         if before and begun and begun % agent.batch == 0:  # it has seen the earlier iterations too
             own, step = seen, -begun / data["n_envs"]
         for x in own:

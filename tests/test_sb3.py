@@ -461,7 +461,7 @@ def test_diagnostics_need_no_sb3(trained, tmp_path):
     ):
         command = [sys.executable, str(ROOT / "diagnostics" / script), *arguments]
         result = subprocess.run(command, capture_output=True, text=True, env=environment)
-        assert result.returncode == 0, result.stderr
+        assert result.returncode == 0 and "[bad]" not in result.stdout, result.stderr + result.stdout
     assert "random numbers" in result.stderr
 
 
