@@ -185,10 +185,12 @@ def rollout(args: Args, state: State) -> tuple[dict[str, np.ndarray], list[tuple
 def numpy_forward(network: nn.Sequential) -> Callable[[np.ndarray], np.ndarray]:
     """Returns the network as a function of few observations [n, in] -> [n, out], which in torch would take longer."""
     layers = [(x.weight.detach().numpy().T, x.bias.detach().numpy()) for x in network[::2]]
+    tanh = nn.Tanh in map(type, network)
 
     def forward(x: np.ndarray) -> np.ndarray:
         for weight, bias in layers[:-1]:
-            x = network[1](torch.from_numpy(x @ weight + bias)).numpy()
+            x = x @ weight + bias
+            x = np.tanh(x) if tanh else network[1](torch.from_numpy(x)).numpy()
         return x @ layers[-1][0] + layers[-1][1]
 
     return forward
@@ -252,9 +254,7 @@ def value_now(args: Args, state: State, schedule: Schedule) -> float:
 
 
 def value_at(schedule: Schedule, done: float) -> float:
-    if isinstance(schedule, float):
-        return schedule
-    first, last, fraction = schedule
+    first, last, fraction = (schedule, schedule, 1.0) if isinstance(schedule, float) else schedule
     return last if done > fraction else first + done * (last - first) / fraction
 
 
@@ -368,8 +368,7 @@ def make_networks(args: Args, obs_size: int, action_size: int) -> tuple[Policy, 
     return Policy(mlp(args.policy_hidden, action_size), action_size), mlp(args.value_hidden, 1, nn.Flatten(0))
 
 
-class BadInput(Exception):
-    pass
+class BadInput(Exception): ...
 
 
 def make_env(args: Args) -> gym.Env:

@@ -8,6 +8,7 @@ Unpickler that calls nothing. What a file says is checked here before anyone use
 from __future__ import annotations
 
 import base64
+import contextlib
 import csv
 import io
 import json
@@ -365,7 +366,9 @@ def check_tensor(path: Path, x: Tensor) -> Tensor:
 def read_schedule(path: Path, data: dict[str, Any], name: str, given: float | None, last: float) -> Schedule | None:
     """Reads a schedule from a number, a text, or the bytes of a pickle, but never by running it. The user may give a
     constant instead. Where neither is there, a learning rate is what it was last, and a clip_range_vf none."""
-    found, none = find_schedule(data, name), name == "clip_range_vf" and data.get(name) is None
+    found, none = find_schedule(data.get(name)), name == "clip_range_vf" and data.get(name) is None
+    if name == "learning_rate":  # setting it does not change what a training goes by
+        found = find_schedule(data.get("lr_schedule")) or found
     if given is not None:
         if found not in (None, given) or none and name in data:
             note(f"{path}: --{name.replace('_', '-')} {given:g} replaces the {name} that the file says, {found}")
@@ -386,13 +389,11 @@ def read_schedule(path: Path, data: dict[str, Any], name: str, given: float | No
     return found
 
 
-def find_schedule(data: dict[str, Any], name: str) -> Schedule | None:
+def find_schedule(entry: Any) -> Schedule | None:
     """Returns a schedule that the file spells out, or None."""
-    entry, number = data.get(name), r"([-+.\deE]+)"
-    try:
+    number = r"([-+.\deE]+)"
+    with contextlib.suppress(Exception):  # it is a function
         return float(as_number(entry))
-    except Exception:  # it is a function
-        entry = data.get("lr_schedule", entry) if name == "learning_rate" else entry
     try:
         text = str(entry.get("value_schedule", ""))
         if found := re.fullmatch(rf"ConstantSchedule\(val={number}\)", text):

@@ -333,6 +333,10 @@ def test_honest_agents_with_odd_settings(tmp_path, capsys):
     given = "--learning-rate", "1e-3", "--clip-range", "0.3", "--clip-range-vf", "0.4"
     args, _ = bring_in(capsys, tmp_path / "e", agent, *given)
     assert (args.learning_rate, args.clip_range, args.clip_range_vf) == (1e-3, 0.3, 0.4)
+    other = train(agent, learning_rate=1e-4)
+    other.learning_rate = 0.5  # too late to have an effect on its training
+    other.save(agent)
+    assert bring_in(capsys, tmp_path / "b", agent)[0].learning_rate == 1e-4
     PPO("MlpPolicy", "Pendulum-v1", n_steps=32, batch_size=16, device="cpu").save(agent)
     assert "not been trained yet" in bring_in(capsys, tmp_path / "f", agent)[0]
     with torch.no_grad():
