@@ -38,7 +38,7 @@ PLANS = {  # calls of learn(), of which the last saves its agent each so many st
     "stopped within a rollout, counted on, a rate that falls": ([LONG | dict(stop=700), AGAIN | ON], FALLS),
     "a rollout a call, counted on": ([SHORT | ON] * 3 + [SHORT | ON | dict(every=256)], {}),
     "a rollout a call, counted anew": ([SHORT] * 3 + [SHORT | dict(every=256)], {}),
-    "a target KL that stops updates, counted anew": ([LONG, AGAIN], dict(target_kl=0.001)),
+    "a target KL that stops updates, counted anew": ([LONG, AGAIN], dict(target_kl=1e-5)),
     "evaluated between two calls, counted anew": ([dict(total=700, evaluate=True), dict(total=1000, every=100)], {}),
 }
 BATCH = dict(obs="observations", actions="actions", advantages="advantages", value_targets="returns")
