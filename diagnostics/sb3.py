@@ -73,9 +73,8 @@ class Args:
 
     env_id: str = "Hopper-v5"
     seed: int = 0
-    total_timesteps: int = 1_000_000  # may be an iteration more than the training had
+    total_timesteps: int = 1_000_000  # until the learning rate is 0, or an iteration more than the training had
     schedule_steps: int = 1_000_000  # of the training, which the schedules are over
-    extra_steps: int = 0  # of rollouts that were cut short before, and so are beyond the iterations
     num_envs: int = 1
     num_steps: int = 2048
     rollout_pairs: int = 2048  # both multiplied, in training; diagnostics change the two for their own rollouts
@@ -250,7 +249,7 @@ def estimate_advantages(args: Args, state: State, experience: dict[str, Any]) ->
 
 def value_now(args: Args, state: State, schedule: Schedule) -> float:
     """Returns the schedule's value for the coming update. SB3 looks at it when the update's own rollout is done."""
-    return value_at(schedule, (args.extra_steps + (state.iteration + 1) * args.rollout_pairs) / args.schedule_steps)
+    return value_at(schedule, (state.global_step + args.rollout_pairs) / args.schedule_steps)
 
 
 def value_at(schedule: Schedule, done: float) -> float:
@@ -412,16 +411,17 @@ OF_VECNORMALIZE |= dict(norm_eps="epsilon", norm_training="training")
 
 
 def settings_of(agent: Agent, env_id: str) -> Args:
-    data = agent.settings
-    extra = data["_num_timesteps_at_start"] % agent.batch
-    # A finished agent has no next iteration in its own plan. One more shows what its step would be.
-    one_more = agent.batch * (value_at(data["learning_rate"], 1.0) > 0)
+    data, rate = agent.settings, agent.settings["learning_rate"]
+    # Every agent has a next iteration, even where its training has ended, unless its learning rate would then be 0.
+    total = max(data["_total_timesteps"], agent.extra + (agent.iteration + 1) * agent.batch)
+    if value_at(rate, np.inf) == 0:
+        end = rate[2] * data["_total_timesteps"] if isinstance(rate, tuple) else 0
+        total = max(0, int(np.ceil((end - agent.extra) / agent.batch)) - 1) * agent.batch
     return Args(
         **{OUR_NAMES.get(x, x): y for x, y in data.items() if OUR_NAMES.get(x, x) in Args.__dataclass_fields__},
         env_id=env_id,
-        total_timesteps=max(data["_total_timesteps"], extra + agent.iteration * agent.batch + one_more),
+        total_timesteps=total,
         schedule_steps=data["_total_timesteps"],
-        extra_steps=extra,
         rollout_pairs=agent.batch,
         policy_hidden=agent.hidden["policy"],
         value_hidden=agent.hidden["value"],
@@ -444,7 +444,7 @@ def make_checkpoint(agent: Agent, args: Args) -> dict[str, Any]:
             stop(f"{agent.path}: the statistics of VecNormalize are not those of {args.env_id}")
         vars(stats).update(agent.statistics.get(name, {}))
     checkpoint = {name: getattr(state, name).state_dict() for name in ("policy", "value", "obs_stats", "reward_stats")}
-    counters = dict(iteration=agent.iteration, global_step=args.extra_steps + agent.iteration * agent.batch)
+    counters = dict(iteration=agent.iteration, global_step=agent.extra + agent.iteration * agent.batch)
     return checkpoint | counters | dict(adam=agent.moments, rng=state.rng.bit_generator.state)
 
 
@@ -452,7 +452,7 @@ def find_agents(files: Files) -> list[Agent]:
     """Returns the agents, one for each iteration, in order."""
     paths = [x for path in files.agents for x in (sorted(path.glob("*.zip")) if path.is_dir() else [path])]
     given = {name: getattr(files, name) for name in SCHEDULES}
-    # Adam tells which is the later one of two that were saved before and after an update.
+    # Adam's count of steps tells which of two files at the last step of a rollout was saved before the update.
     order = lambda x: (x.iteration, x.settings["num_timesteps"], x.group["step"])
     agents = sorted((read_agent(path, given) for path in paths), key=order)
     for name in ("n_steps", "n_envs", "_total_timesteps", "seed", "start_time"):
@@ -523,7 +523,7 @@ def sort_episodes(agent: Agent, monitors: list[list[Episode]]) -> dict[int, list
             stop(
                 f"--monitor has episodes of {before:,} steps until the agent's step {begun:,}, so some are not its own"
             )
-        if before and begun and begun % agent.batch == 0:  # it has seen the earlier iterations too
+        if before and begun and not agent.extra:  # it has seen the earlier iterations too
             own, step = seen, -begun / data["n_envs"]
         for x in own:
             step += x.length
@@ -531,14 +531,14 @@ def sort_episodes(agent: Agent, monitors: list[list[Episode]]) -> dict[int, list
     return found
 
 
-def write_progress(path: Path, agent: Agent, args: Args, ended: dict[int, list[tuple[float, int]]] | None) -> None:
+def write_progress(path: Path, agent: Agent, ended: dict[int, list[tuple[float, int]]] | None) -> None:
     """Writes a row for each iteration. The progress.csv of SB3 would not do: its returns are means of 100 episodes."""
     columns = "iteration global_step sps episodes episodic_return episodic_length entropy mean_kl explained_variance"
     with open(path, "w", newline="") as file:
         table = csv.DictWriter(file, columns.split())
         table.writeheader()
         for i in range(agent.iteration):
-            row = dict(iteration=i, global_step=args.extra_steps + (i + 1) * agent.batch)
+            row = dict(iteration=i, global_step=agent.extra + (i + 1) * agent.batch)
             if ended and i >= min(ended):
                 row["episodes"] = len(ended.get(i, []))
             if ended and i in ended:
@@ -578,7 +578,7 @@ def main(argv: list[str] | None = None) -> None:
         stop(f"--out {files.out}: {error.strerror}")
     for iteration, checkpoint in checkpoints.items():
         torch.save(checkpoint, files.out / "checkpoints" / f"iter_{iteration:06d}.pt")
-    write_progress(files.out / "progress.csv", agents[-1], args, ended)
+    write_progress(files.out / "progress.csv", agents[-1], ended)
     (files.out / "config.json").write_text(json.dumps(config, indent=1))  # the newest agent's; last: now it is a run
     trained = f"PPO of SB3 {agent.version} on {env_id}, with iterations of {agent.batch:,} steps"
     print(f"{files.out}: {trained}", *made, sep="\n")

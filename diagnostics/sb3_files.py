@@ -186,6 +186,7 @@ class Agent:
     version: str
     settings: dict[str, Any]  # by SB3's names
     batch: int  # pairs of a rollout
+    extra: int  # pairs of earlier rollouts that were cut short, beyond whole ones
     iteration: int  # whose rollout it was saved in, or which comes next
     normalized: bool  # whether it was trained behind VecNormalize
     spaces: dict[str, np.ndarray]  # observation_space, action_space: lowest and highest values [2, n], nan: unknown
@@ -229,19 +230,9 @@ def read_agent(path: Path, given: dict[str, float | None]) -> Agent:
     activation = re.findall(r"\w+", data["policy_kwargs"].get("activation_fn", "Tanh"))[-1]
     normalized = data["_last_original_obs"] is not None
     batch = settings["n_steps"] * settings["n_envs"]
-    parts = (
-        batch,
-        count_iterations(path, settings, batch),
-        normalized,
-        spaces,
-        activation,
-        hidden,
-        networks,
-        group,
-        moments,
-        last_episodes,
-    )
-    return Agent(path, version, settings, *parts)
+    counts = batch, settings["_num_timesteps_at_start"] % batch, count_iterations(path, settings, batch)
+    parts = normalized, spaces, activation, hidden, networks, group, moments, last_episodes
+    return Agent(path, version, settings, *counts, *parts)
 
 
 def count_iterations(path: Path, settings: dict[str, Any], batch: int) -> int:
@@ -262,8 +253,8 @@ def count_iterations(path: Path, settings: dict[str, Any], batch: int) -> int:
     if max(iteration, batch) > 10**7:
         stop(f"{path}: its numbers of steps are beyond what can be imported")
     if not (epochs if fixed else 1) * iteration <= made <= epochs * iteration:
-        why = "since its steps were counted anew, a rollout was cut short, or its settings were others"
-        note(f"the training had made more or fewer updates than its steps tell, {why}; iterations are of its steps")
+        why = "because they were counted anew, a rollout was cut short or a setting was changed"
+        note(f"the agent has made more or fewer updates than its steps tell, {why}; iterations are counted by steps")
     return iteration
 
 

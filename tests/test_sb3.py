@@ -117,7 +117,7 @@ def test_trainings_are_what_sb3_did(name, tmp_path):
 
 
 def test_the_schedule_and_the_end_are_those_of_the_training(trained):
-    module, state = load("sb3"), SimpleNamespace(iteration=2)
+    module, state = load("sb3"), SimpleNamespace(global_step=1024)
     args = module.Args(**module.load_checkpoint(trained / "run_hopper/checkpoints/iter_000002.pt")["args"])
     for other in (args, replace(args, num_envs=3, num_steps=100)):  # diagnostics' own rollouts do not move the schedule
         assert module.value_now(other, state, args.learning_rate) == pytest.approx(3e-4 / 4)
