@@ -21,6 +21,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecNormalize
+from torch.nn.utils import parameters_to_vector as flat
 
 sys.path.append(str(Path(__file__).parents[2] / "diagnostics"))
 import sb3
@@ -56,18 +57,14 @@ class Watched(PPO):
         arrays = {x: self.rollout_buffer.swap_and_flatten(getattr(self.rollout_buffer, y)) for x, y in BATCH.items()}
         batch = {x: torch.from_numpy(y).float() for x, y in arrays.items()}
         batch |= {x: batch[x].flatten() for x in [*BATCH][2:]}
-        update = dict(before=flat(self.policy.parameters()), batch=batch, random=np.random.get_state())
+        update = dict(before=flat(self.policy.parameters()).detach(), batch=batch, random=np.random.get_state())
         super().train()
-        done.updates.append(update | dict(after=flat(self.policy.parameters()), episodes=done.episodes))
+        done.updates.append(update | dict(after=flat(self.policy.parameters()).detach(), episodes=done.episodes))
         done.episodes = []
 
     def save(self, path, *arguments, **more):
         done.files[Path(path).name] = len(done.updates)
         super().save(path, *arguments, **more)
-
-
-def flat(parameters):
-    return torch.cat([p.detach().flatten() for p in parameters])
 
 
 def train(folder, calls, env_id="Hopper-v5", n_envs=1, **settings):
@@ -106,14 +103,14 @@ def compare(run):
         args = sb3.Args(**checkpoint["args"])
         state, update = sb3.State(args), done.updates[checkpoint["iteration"]]
         sb3.restore(state, checkpoint)
-        starts.append(float((flat(sb3.in_order(state)) - update["before"]).abs().max()))
+        starts.append(float((flat(sb3.in_order(state)).detach() - update["before"]).abs().max()))
         clips, like = {}, update["batch"]["advantages"]
         for name in [x for x in ("clip_range", "clip_range_vf") if getattr(args, x) is not None]:
             clips[name] = torch.full_like(like, sb3.value_now(args, state, getattr(args, name)))
         state.rng = np.random.RandomState()
         state.rng.set_state(update["random"])
         sb3.update(args, state, update["batch"] | clips)
-        ends.append(float((flat(sb3.in_order(state)) - update["after"]).abs().max()))
+        ends.append(float((flat(sb3.in_order(state)).detach() - update["after"]).abs().max()))
     wrong, rows = 0, list(csv.DictReader(open(run / "progress.csv")))
     known = [x for x in rows if x["episodes"]]
     for row in known:
