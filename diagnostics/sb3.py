@@ -4,26 +4,26 @@
     python diagnostics/sb3.py logs/rl_model_*_steps.zip --env-id Hopper-v5 --monitor monitor.csv --out runs/my_agent
     python diagnostics/report.py runs/my_agent
 
-Several files of one training become several checkpoints: those that CheckpointCallback writes, with the statistics that
-lie beside them (rl_model_vecnormalize_10000_steps.pkl beside rl_model_10000_steps.zip), or those of a folder of RL
-Baselines3 Zoo. SB3 saves in the middle of a rollout, so a file becomes the checkpoint of the iteration whose rollout it
-was in; of two files in the same iteration the later one counts. With its monitor.csv, the run also has a progress.csv,
-from which the report can judge learning.
+The files of one call of learn() become checkpoints of one run: those that CheckpointCallback writes, with the
+statistics that lie beside them (rl_model_vecnormalize_10000_steps.pkl beside rl_model_10000_steps.zip), or those of a
+folder of RL Baselines3 Zoo. SB3 saves in the middle of a rollout, so a file becomes the checkpoint of the iteration
+whose rollout it was in; of two in the same iteration the later one counts. Iterations are counted from where SB3 counts
+its steps from. With the monitor.csv of each environment, the run also has a progress.csv, from which the report can
+judge learning.
 
 SB3 need not be installed, and nothing in the files is executed: sb3_files.py reads them. What belongs to the agent but
 cannot be imported, such as another optimizer than Adam, is refused in one line.
 
-This file is also the run's script: it has the functions that the diagnostics call, as the scripts in algos/ have them,
-and they do what SB3 does. Actions are clipped to their bounds; VecNormalize's statistics take the observations of all
-environments together; one Adam steps both networks along the gradient of one loss, whose norm is clipped.
-
-SB3 saves neither its random generator nor its environments. So where a diagnostic continues training, it takes an
-iteration with new random numbers, from new episodes. An agent whose training has ended is given one more iteration,
-unless its learning rate has come down to 0.
+This file is also the run's script: it has the functions that the diagnostics call, and they do what SB3 does. Actions
+are clipped to their bounds; VecNormalize's statistics take the observations of all environments together; one Adam
+steps both networks along the gradient of one loss, whose norm is clipped. But SB3 saves neither its random generator
+nor its environments, so a diagnostic continues training with new random numbers and from new episodes. An agent whose
+training has ended is given one more iteration, unless its learning rate has come down to 0.
 """
 
 from __future__ import annotations
 
+import copy
 import csv
 import hashlib
 import json
@@ -39,9 +39,9 @@ import numpy as np
 import torch
 import tyro
 from measuring.runs import note, run_program, stop
-from sb3_files import SCHEDULES, Agent, Episode, Schedule, read_agent, read_monitors, read_vecnormalize
+from sb3_files import SCHEDULES, Agent, Episode, Schedule, read_agent, read_monitor, read_vecnormalize
 from torch import Tensor, nn
-from torch.distributions import Independent, Normal, kl_divergence
+from torch.distributions import Independent, Normal
 
 # Arguments -----------------------------------------------------------------------------------------------------------
 
@@ -57,10 +57,8 @@ class Files:
     vecnormalize: Path | None = None
     """statistics of VecNormalize for files without their own, which are rl_model_vecnormalize_N_steps.pkl beside
     rl_model_N_steps.zip, or vecnormalize.pkl in a folder with the name of the file or of the environment"""
-    without_vecnormalize: bool = False
-    """import agents that were trained behind VecNormalize as if they were not"""
     monitor: tuple[Path, ...] = ()
-    """monitor.csv of each of the training's environments, for the run's progress.csv"""
+    """monitor.csv of each of the training's environments, all of them, for the run's progress.csv"""
     learning_rate: float | None = None
     """constant learning rate; default: what the files say, or else the rate of the last update"""
     clip_range: float | None = None
@@ -75,7 +73,7 @@ class Args:
 
     env_id: str = "Hopper-v5"
     seed: int = 0
-    total_timesteps: int = 1_000_000  # may be an iteration more than the training had
+    total_timesteps: int = 1_000_000  # until the learning rate is 0, or an iteration more than the training had
     schedule_steps: int = 1_000_000  # of the training, which the schedules are over
     num_envs: int = 1
     num_steps: int = 2048
@@ -119,9 +117,7 @@ class State:
         shape = env.observation_space.shape
         self.rng = np.random.default_rng(args.seed)
         self.policy, self.value = make_networks(args, shape[0], env.action_space.shape[0])
-        # Of both networks: step, exp_avg [P] and exp_avg_sq [P], parameters in SB3's order.
-        zeros = torch.zeros(sum(p.numel() for x in (self.policy, self.value) for p in x.parameters()))
-        self.adam = dict(step=0.0, exp_avg=zeros, exp_avg_sq=zeros.clone())
+        self.adam = {}  # what Adam knows of each tensor, in SB3's order; an Adam could not be copied without networks
         self.obs_stats, self.reward_stats = (RunningStats(x, args.norm_eps, args.norm_training) for x in (shape, ()))
         self.iteration, self.global_step = 0, 0
 
@@ -140,7 +136,7 @@ class Worker:
 # Rollout -------------------------------------------------------------------------------------------------------------
 
 
-def rollout(args: Args, state: State) -> tuple[dict[str, np.ndarray], list[Episode]]:
+def rollout(args: Args, state: State) -> tuple[dict[str, np.ndarray], list[tuple[float, int]]]:
     """Steps all workers together num_steps times, since VecNormalize's statistics take their observations together.
 
     Returns what `rollout` of algos/ppo.py returns, worker after worker, which is also the order of SB3's buffer."""
@@ -186,16 +182,14 @@ def rollout(args: Args, state: State) -> tuple[dict[str, np.ndarray], list[Episo
 
 
 def numpy_forward(network: nn.Sequential) -> Callable[[np.ndarray], np.ndarray]:
-    """Returns the network as a function of few observations [n, in] -> [n, out]. In torch, a pass of so few would cost
-    ten times as much."""
+    """Returns the network as a function of few observations [n, in] -> [n, out], which in torch would take longer."""
     layers = [(x.weight.detach().numpy().T, x.bias.detach().numpy()) for x in network[::2]]
-    in_numpy = {nn.Tanh: np.tanh, nn.ReLU: lambda x: np.maximum(x, 0)}
-    activation = in_numpy.get(type(network[1])) if len(network) > 1 else None
-    activation = activation or (lambda x: network[1](torch.from_numpy(x)).numpy())
+    tanh = nn.Tanh in map(type, network)
 
     def forward(x: np.ndarray) -> np.ndarray:
         for weight, bias in layers[:-1]:
-            x = activation(x @ weight + bias)
+            x = x @ weight + bias
+            x = np.tanh(x) if tanh else network[1](torch.from_numpy(x)).numpy()
         return x @ layers[-1][0] + layers[-1][1]
 
     return forward
@@ -239,8 +233,10 @@ def estimate_advantages(args: Args, state: State, experience: dict[str, Any]) ->
     # SB3 adds gamma V of the last observation to the reward at a time limit, which comes to the same.
     next_values[experience["terminations"]] = 0.0
     deltas = experience["rewards"] + args.gamma * next_values - old_values.double().numpy()
-    sums = discounted_sums(deltas, experience["ends"], args.gamma * args.gae_lambda)
-    advantages = torch.from_numpy(sums).float()
+    sums = []
+    for delta, end in zip(reversed(deltas.tolist()), reversed(experience["ends"].tolist())):
+        sums.append(delta if end else delta + args.gamma * args.gae_lambda * sums[-1])
+    advantages = torch.tensor(sums[::-1])
 
     batch = dict(obs=obs, actions=actions, advantages=advantages, value_targets=advantages + old_values)
     batch |= dict(old_means=old_policy.mean, old_stds=old_policy.stddev, old_values=old_values)
@@ -251,25 +247,13 @@ def estimate_advantages(args: Args, state: State, experience: dict[str, Any]) ->
     return batch
 
 
-def discounted_sums(x: np.ndarray, ends: np.ndarray, decay: float) -> np.ndarray:
-    """Returns the sum over l >= 0 of decay^l x[t + l] for every t [B]. No sum goes beyond a step where ends [B] is
-    True."""
-    total, sums = 0.0, []
-    for now, end in zip(reversed(x.tolist()), reversed(ends.tolist())):  # Python floats: no array per step
-        total = now if end else now + decay * total
-        sums.append(total)
-    return np.array(sums[::-1])
-
-
 def value_now(args: Args, state: State, schedule: Schedule) -> float:
     """Returns the schedule's value for the coming update. SB3 looks at it when the update's own rollout is done."""
-    return value_at(schedule, (state.iteration + 1) * args.rollout_pairs / args.schedule_steps)
+    return value_at(schedule, (state.global_step + args.rollout_pairs) / args.schedule_steps)
 
 
 def value_at(schedule: Schedule, done: float) -> float:
-    if isinstance(schedule, float):
-        return schedule
-    first, last, fraction = schedule
+    first, last, fraction = (schedule, schedule, 1.0) if isinstance(schedule, float) else schedule
     return last if done > fraction else first + done * (last - first) / fraction
 
 
@@ -299,66 +283,35 @@ def update(args: Args, state: State, batch: dict[str, Tensor]) -> dict[str, floa
     """Does what SB3's train() does: epochs over the batch, until the KL of a minibatch exceeds 1.5 target_kl. Changes
     the state in place and returns the iteration's statistics."""
     lr, parameters = value_now(args, state, args.learning_rate), in_order(state)
-    # The moments lie in the state as flat vectors, because an optimizer cannot be copied apart from its parameters, as
-    # diagnostics copy a state that they update many times.
     adam = torch.optim.Adam(parameters, lr, args.betas, args.adam_eps, args.weight_decay)
-    load_moments(adam, parameters, state.adam)
-    pairs = len(batch["obs"])
-    size = args.batch_size
-    if pairs != args.rollout_pairs:  # landscape.py's batches are divided into as many minibatches as SB3's own
-        size = max(2, round(size * pairs / args.rollout_pairs))
-    norms, far = [], False  # gradient norms of each minibatch: both networks', the policy's, the value network's
-    for _ in range(args.epochs):
-        for rows in torch.from_numpy(state.rng.permutation(pairs)).split(size):
-            minibatch = {name: x[rows] for name, x in batch.items()}
-            far = args.target_kl is not None and estimated_kl(state, minibatch) > 1.5 * args.target_kl
-            if far:
+    adam.load_state_dict(adam.state_dict() | dict(state=copy.deepcopy(state.adam)))
+    pairs, steps = len(batch["obs"]), 0
+    # landscape.py's batches are divided into as many minibatches as SB3's own.
+    size = max(min(2, args.batch_size), round(args.batch_size * pairs / args.rollout_pairs))
+    for rows in (x for _ in range(args.epochs) for x in torch.from_numpy(state.rng.permutation(pairs)).split(size)):
+        minibatch = {name: x[rows] for name, x in batch.items()}
+        pi, values = state.policy(minibatch["obs"]), state.value(minibatch["obs"])
+        if args.target_kl is not None:
+            log_ratio = (pi.log_prob(minibatch["actions"]) - minibatch["old_log_probs"]).detach()
+            if (log_ratio.exp() - 1 - log_ratio).mean() > 1.5 * args.target_kl:
                 break
-            adam.zero_grad()
-            pi, values = state.policy(minibatch["obs"]), state.value(minibatch["obs"])
-            loss = args.vf_coef * value_loss(args, values, minibatch) + policy_loss(args, pi, minibatch)
-            loss.backward()
-            own = [torch.cat([p.grad.flatten() for p in x.parameters()]).norm() for x in (state.policy, state.value)]
-            norms.append([float(nn.utils.clip_grad_norm_(parameters, args.max_grad_norm)), *map(float, own)])
-            adam.step()
-        if far:
-            break
-    if norms:
-        moments = {name: [adam.state[p][name].flatten() for p in parameters] for name in ("exp_avg", "exp_avg_sq")}
-        step = float(adam.state[parameters[0]]["step"])
-        state.adam = dict(step=step) | {name: torch.cat(x) for name, x in moments.items()}
+        adam.zero_grad()
+        loss = args.vf_coef * value_loss(args, values, minibatch) + policy_loss(args, pi, minibatch)
+        loss.backward()
+        nn.utils.clip_grad_norm_(parameters, args.max_grad_norm)
+        adam.step()
+        steps += 1
+    state.adam = adam.state_dict()["state"]
     state.iteration += 1
     state.global_step += pairs
-
-    with torch.no_grad():
-        old = Independent(Normal(batch["old_means"], batch["old_stds"]), 1)
-        kls = kl_divergence(old, state.policy(batch["obs"]))
-    both, of_policy, of_value = np.mean(norms or [[0.0] * 3], axis=0).tolist()
-    clipped = float(np.mean([norm[0] > args.max_grad_norm for norm in norms])) if norms else 0.0
-    statistics = dict(mean_kl=kls.mean().item(), max_kl=kls.max().item(), minibatches=len(norms), grads_clipped=clipped)
-    return statistics | dict(grad_norm=both, policy_grad_norm=of_policy, value_grad_norm=of_value, policy_lr=lr)
-
-
-@torch.no_grad()
-def estimated_kl(state: State, batch: dict[str, Tensor]) -> float:
-    """Returns E[(r - 1) - ln r], which SB3 compares with target_kl before each step."""
-    log_ratio = state.policy(batch["obs"]).log_prob(batch["actions"]) - batch["old_log_probs"]
-    return (log_ratio.exp() - 1 - log_ratio).mean().item()
+    return dict(minibatches=steps, policy_lr=lr)
 
 
 def in_order(state: State) -> list[nn.Parameter]:
     """Returns the parameters of both networks in the order in which SB3's optimizer has them."""
     policy, value = state.policy, state.value
-    hidden = [*policy.mean[:-1].parameters(), *value.net[:-1].parameters()]
-    return [policy.log_std, *hidden, *policy.mean[-1].parameters(), *value.net[-1].parameters()]
-
-
-def load_moments(adam: torch.optim.Adam, parameters: list[nn.Parameter], saved: dict[str, Any]) -> None:
-    sizes = [p.numel() for p in parameters]
-    for p, m, v in zip(parameters, saved["exp_avg"].split(sizes), saved["exp_avg_sq"].split(sizes)):
-        if saved["step"]:
-            moments = dict(exp_avg=m.view_as(p).clone(), exp_avg_sq=v.view_as(p).clone())
-            adam.state[p] = dict(step=torch.tensor(saved["step"])) | moments
+    hidden = [*policy.mean[:-1].parameters(), *value[:-2].parameters()]
+    return [policy.log_std, *hidden, *policy.mean[-1].parameters(), *value[-2].parameters()]
 
 
 # Networks and statistics ---------------------------------------------------------------------------------------------
@@ -375,15 +328,6 @@ class Policy(nn.Module):
         means = self.mean(obs)
         stds = self.log_std.exp().expand_as(means)
         return Independent(Normal(means, stds), 1)
-
-
-class Value(nn.Module):
-    def __init__(self, net: nn.Sequential):
-        super().__init__()
-        self.net = net
-
-    def forward(self, obs: Tensor) -> Tensor:
-        return self.net(obs).squeeze(-1)
 
 
 class RunningStats:
@@ -405,24 +349,39 @@ class RunningStats:
     def std(self) -> np.ndarray:
         return np.sqrt(self.var + self.eps)
 
+    def state_dict(self) -> dict[str, Any]:
+        return dict(count=self.count, mean=torch.tensor(self.mean), var=torch.tensor(self.var))
+
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         self.count, self.mean, self.var = saved["count"], saved["mean"].numpy(), saved["var"].numpy()
 
 
-def make_networks(args: Args, obs_size: int, action_size: int) -> tuple[Policy, Value]:
-    def mlp(hidden: tuple[int, ...], out: int) -> nn.Sequential:
+def make_networks(args: Args, obs_size: int, action_size: int) -> tuple[Policy, nn.Sequential]:
+    def mlp(hidden: tuple[int, ...], out: int, *more: nn.Module) -> nn.Sequential:
         layers, activation = [], getattr(nn, args.activation)
         for size_in, size_out in zip([obs_size, *hidden], hidden):
             layers += [nn.Linear(size_in, size_out), activation()]
-        return nn.Sequential(*layers, nn.Linear([obs_size, *hidden][-1], out))
+        return nn.Sequential(*layers, nn.Linear([obs_size, *hidden][-1], out), *more)
 
     torch.manual_seed(args.seed)
-    return Policy(mlp(args.policy_hidden, action_size), action_size), Value(mlp(args.value_hidden, 1))
+    return Policy(mlp(args.policy_hidden, action_size), action_size), mlp(args.value_hidden, 1, nn.Flatten(0))
+
+
+class BadInput(Exception): ...
 
 
 def make_env(args: Args) -> gym.Env:
     mujoco.set_mju_user_warning(lambda _: None)  # otherwise HalfCheetah writes MUJOCO_LOG.TXT where it is started
-    return gym.make(args.env_id, disable_env_checker=True)
+    try:
+        env = gym.make(args.env_id, disable_env_checker=True)
+        for obs in (env.reset(seed=0)[0], env.step(np.zeros(env.action_space.shape, env.action_space.dtype))[0]):
+            if np.shape(obs) != env.observation_space.shape:  # it would be broadcast silently
+                raise ValueError(
+                    f"it returns an observation of shape {np.shape(obs)}, not {env.observation_space.shape}"
+                )
+    except Exception as error:  # an environment of the user's own can raise anything
+        raise BadInput(" ".join(f"--env-id {args.env_id}: {type(error).__name__}: {error}".split())) from error
+    return env
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
@@ -430,8 +389,8 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         checkpoint = torch.load(path, weights_only=True)
     except Exception:  # a damaged file raises almost anything
         checkpoint = None
-    if not isinstance(checkpoint, dict) or checkpoint.get("algo") != "sb3":
-        stop(f"{path} is damaged, or no checkpoint that sb3.py made; import the agent again")
+    if not isinstance(checkpoint, dict) or checkpoint.get("algo") != "sb3" or "step" in checkpoint["adam"]:
+        stop(f"{path} is damaged, or no checkpoint that this sb3.py made; import the agent again")
     return checkpoint
 
 
@@ -446,23 +405,22 @@ def restore(state: State, checkpoint: dict[str, Any]) -> None:
 # Import --------------------------------------------------------------------------------------------------------------
 
 OUR_NAMES = dict(n_envs="num_envs", n_steps="num_steps", n_epochs="epochs", ent_coef="entropy_coef")
-SAME = """
-    n_envs n_steps batch_size n_epochs gamma gae_lambda ent_coef vf_coef max_grad_norm seed target_kl
-    normalize_advantage learning_rate clip_range clip_range_vf
-""".split()
 OF_VECNORMALIZE = dict(obs_norm="norm_obs", obs_clip="norm_obs", obs_clip_range="clip_obs", norm_gamma="gamma")
 OF_VECNORMALIZE |= dict(reward_scale="norm_reward", reward_clip="norm_reward", reward_clip_range="clip_reward")
 OF_VECNORMALIZE |= dict(norm_eps="epsilon", norm_training="training")
 
 
 def settings_of(agent: Agent, env_id: str) -> Args:
-    data = agent.settings
-    # A finished agent has no next iteration in its own plan. One more shows what its step would be.
-    one_more = agent.batch * (value_at(data["learning_rate"], 1.0) > 0)
+    data, rate = agent.settings, agent.settings["learning_rate"]
+    # Every agent has a next iteration, even where its training has ended, unless its learning rate would then be 0.
+    total = max(data["_total_timesteps"], agent.extra + (agent.iteration + 1) * agent.batch)
+    if value_at(rate, np.inf) == 0:
+        end = rate[2] * data["_total_timesteps"] if isinstance(rate, tuple) else 0
+        total = max(0, int(np.ceil((end - agent.extra) / agent.batch)) - 1) * agent.batch
     return Args(
-        **{OUR_NAMES.get(name, name): data[name] for name in SAME},
+        **{OUR_NAMES.get(x, x): y for x, y in data.items() if OUR_NAMES.get(x, x) in Args.__dataclass_fields__},
         env_id=env_id,
-        total_timesteps=max(data["_total_timesteps"], agent.iteration * agent.batch + one_more),
+        total_timesteps=total,
         schedule_steps=data["_total_timesteps"],
         rollout_pairs=agent.batch,
         policy_hidden=agent.hidden["policy"],
@@ -481,45 +439,43 @@ def make_checkpoint(agent: Agent, args: Args) -> dict[str, Any]:
     with torch.no_grad():
         for ours, theirs in zip(in_order(state), agent.networks.values()):
             ours.copy_(theirs)
-    checkpoint = {name: getattr(state, name).state_dict() for name in ("policy", "value")}
-    for ours, theirs in (("obs_stats", "obs_rms"), ("reward_stats", "ret_rms")):
-        stats = getattr(state, ours)
-        found = agent.statistics.get(theirs) or dict(count=stats.count, mean=stats.mean, var=stats.var)
-        if found["mean"].shape != stats.mean.shape:
+    for stats, name in ((state.obs_stats, "obs_rms"), (state.reward_stats, "ret_rms")):
+        if name in agent.statistics and agent.statistics[name]["mean"].shape != stats.mean.shape:
             stop(f"{agent.path}: the statistics of VecNormalize are not those of {args.env_id}")
-        checkpoint[ours] = found | {x: torch.from_numpy(np.array(found[x])) for x in ("mean", "var")}
-    counters = dict(iteration=agent.iteration, global_step=agent.iteration * agent.batch)
-    return checkpoint | counters | dict(adam=agent.moments or state.adam, rng=state.rng.bit_generator.state)
+        vars(stats).update(agent.statistics.get(name, {}))
+    checkpoint = {name: getattr(state, name).state_dict() for name in ("policy", "value", "obs_stats", "reward_stats")}
+    counters = dict(iteration=agent.iteration, global_step=agent.extra + agent.iteration * agent.batch)
+    return checkpoint | counters | dict(adam=agent.moments, rng=state.rng.bit_generator.state)
 
 
 def find_agents(files: Files) -> list[Agent]:
     """Returns the agents, one for each iteration, in order."""
     paths = [x for path in files.agents for x in (sorted(path.glob("*.zip")) if path.is_dir() else [path])]
     given = {name: getattr(files, name) for name in SCHEDULES}
-    agents = sorted((read_agent(path, given) for path in paths), key=lambda x: x.settings["num_timesteps"])
+    # Adam's count of steps tells which of two files at the last step of a rollout was saved before the update.
+    order = lambda x: (x.iteration, x.settings["num_timesteps"], x.group["step"])
+    agents = sorted((read_agent(path, given) for path in paths), key=order)
     for name in ("n_steps", "n_envs", "_total_timesteps", "seed", "start_time"):
         if len({x.settings[name] for x in agents}) > 1:
-            stop(f"these files are not of one training, since they differ in {name.lstrip('_')}")
+            stop(f"these files are not of one call of learn(), since they differ in {name.lstrip('_')}")
     found = {agent.iteration: agent for agent in agents}  # of two in one iteration, the later stays
     return list(found.values()) or stop("there is no zip file")
 
 
 def find_statistics(files: Files, agent: Agent, env_id: str) -> Path | None:
-    """Returns the file of VecNormalize's statistics that belongs to an agent, or None if it was trained without. The
-    agent's own file says whether it was."""
-    if files.without_vecnormalize or not agent.normalized:
+    """Returns the file of VecNormalize's statistics, or None where the agent's file says that it was without."""
+    if not agent.normalized:
         if files.vecnormalize:
-            why = "is to be imported" if agent.normalized else "was trained"
-            stop(f"{agent.path} {why} without VecNormalize, but --vecnormalize names statistics")
+            stop(f"{agent.path} was trained without VecNormalize, but --vecnormalize names statistics")
         return None
-    numbered = re.sub(r"_(\d+_steps)\.zip$", r"_vecnormalize_\1.pkl", agent.path.name)
-    beside = [agent.path.with_name(numbered)] if numbered != agent.path.name else []
+    beside = agent.path.with_name(re.sub(r"_(\d+_steps)\.zip$", r"_vecnormalize_\1.pkl", agent.path.name))
+    if beside != agent.path and beside.is_file():
+        return beside
     # RL Baselines3 Zoo saves one file for all agents, in a folder with the environment's name beside them.
     names = agent.path.stem, env_id.rpartition(":")[2].replace("/", "-")
     folders = [agent.path.with_name(name) / "vecnormalize.pkl" for name in names]
-    candidates = [x for x in beside if x.is_file()] + [files.vecnormalize] + [x for x in folders if x.is_file()]
-    text = "was trained behind VecNormalize; name its statistics with --vecnormalize, or say --without-vecnormalize"
-    return next(filter(None, candidates), None) or stop(f"{agent.path} {text}")
+    text = "was trained behind VecNormalize; name its statistics with --vecnormalize"
+    return files.vecnormalize or next(filter(Path.is_file, folders), None) or stop(f"{agent.path} {text}")
 
 
 def check_environment(agent: Agent, env: gym.Env, env_id: str) -> None:
@@ -530,65 +486,101 @@ def check_environment(agent: Agent, env: gym.Env, env_id: str) -> None:
         space, what = getattr(env, name), name.replace("_space", "s")
         if not isinstance(space, gym.spaces.Box) or space.shape != bounds.shape[1:]:
             stop(f"{agent.path}: its {what} have shape {bounds.shape[1:]}, those of {env_id} {space.shape}; {advice}")
+        saved = name == "action_space" or agent.statistics.get("norm_obs")  # other observations are of this type anyway
+        if saved and space.dtype not in (np.float32, np.float64):
+            stop(f"{agent.path}: SB3's buffer cuts its {what} to {space.dtype} before it learns from them")
         if not np.all(np.isclose(bounds, [space.low, space.high], rtol=1e-3) | np.isnan(bounds)):
             say = stop if name == "action_space" else note
             say(f"{agent.path}: its {what} had other bounds than those of {env_id}; {advice}")
 
 
-def write_progress(path: Path, agent: Agent, monitors: list[list[Episode]]) -> None:
-    """Writes a row for each iteration with what the monitors say about it. The progress.csv of SB3 would not do, since
-    its returns are means over the last 100 episodes."""
-    ended = {}
+def sort_episodes(agent: Agent, monitors: list[list[Episode]]) -> dict[int, list[tuple[float, int]]]:
+    """Returns (return, length) of the episodes of the agent's training, by the iteration in which they ended.
+
+    A monitor goes on through several calls of learn(), and through evaluations in the same environment. But the file of
+    an agent says when its learn() began, and which episodes were the last. Stops where that does not tell."""
+    data, begun, start = agent.settings, agent.settings["_num_timesteps_at_start"], agent.settings["start_time"] / 1e9
+    if len(monitors) != data["n_envs"]:
+        stop(
+            f"--monitor names {len(monitors)} files, but each of {data['n_envs']} environments has a Monitor of its own"
+        )
+    if start < 1e6:  # before 1.6.1 it was in seconds
+        stop(f"{agent.path}: SB3 {agent.version} did not save when learn() began, so --monitor could be of another one")
+    last = {x.mark: x.end for episodes in monitors for x in episodes if x.mark in agent.last_episodes}
+    if agent.last_episodes and agent.last_episodes[-1] not in last:
+        stop(f"--monitor: the last episode that {agent.path} has seen is in none of these files")
+    found = {}
     for episodes in monitors:
-        for episode, steps in zip(episodes, np.cumsum([length for _, length in episodes])):
-            ended.setdefault((int(steps) - 1) // agent.settings["n_steps"], []).append(episode)
+        seen = [x for x in episodes if x.end <= max(last.values(), default=0)]
+        if not seen:
+            continue
+        own = [x for x in seen if start <= x.end]
+        # The first may have begun in the learn() before. A file without earlier episodes was begun with this learn().
+        first, before = own[0].length if own else np.inf, sum(x.length for x in seen[: len(seen) - len(own)])
+        step = before - begun / data["n_envs"] if before and begun else 0
+        told = -first < step <= 0 if before or not begun else first <= begun / data["n_envs"]
+        if not told:
+            stop(
+                f"--monitor has episodes of {before:,} steps until the agent's step {begun:,}, so some are not its own"
+            )
+        if before and begun and not agent.extra:  # it has seen the earlier iterations too
+            own, step = seen, -begun / data["n_envs"]
+        for x in own:
+            step += x.length
+            found.setdefault(int(begun // agent.batch + (step - 1) // data["n_steps"]), []).append((x.total, x.length))
+    return found
+
+
+def write_progress(path: Path, agent: Agent, ended: dict[int, list[tuple[float, int]]] | None) -> None:
+    """Writes a row for each iteration. The progress.csv of SB3 would not do: its returns are means of 100 episodes."""
     columns = "iteration global_step sps episodes episodic_return episodic_length entropy mean_kl explained_variance"
     with open(path, "w", newline="") as file:
         table = csv.DictWriter(file, columns.split())
         table.writeheader()
         for i in range(agent.iteration):
-            row = dict(iteration=i, global_step=(i + 1) * agent.batch)
-            if monitors:
+            row = dict(iteration=i, global_step=agent.extra + (i + 1) * agent.batch)
+            if ended and i >= min(ended):
                 row["episodes"] = len(ended.get(i, []))
-            if i in ended:
+            if ended and i in ended:
                 row["episodic_return"], row["episodic_length"] = np.mean(ended[i], axis=0).tolist()
             table.writerow(row)
 
 
 def main(argv: list[str] | None = None) -> None:
     files = tyro.cli(Files, args=argv, description=__doc__)
-    monitored, episodes = read_monitors(files.monitor)
+    monitors = [read_monitor(path) for path in files.monitor]
+    monitored = next((name for name, _ in monitors if name), "")
     env_id = files.env_id or monitored or stop("the files do not say which environment this is: name it with --env-id")
     if monitored and monitored != env_id.rpartition(":")[2]:
         note(f"--monitor says that the environment was {monitored}, but --env-id says {env_id}")
     agents = find_agents(files)
     try:
         env = make_env(Args(env_id=env_id))
-    except (gym.error.Error, ImportError, TypeError, ValueError) as error:
-        stop(" ".join(f"--env-id {env_id}: {error}".split()))
+    except BadInput as error:
+        stop(str(error))
     script = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
     checkpoints, made = {}, []
     for agent in agents:
-        check_environment(agent, env, env_id)
         path = find_statistics(files, agent, env_id)
         agent.statistics = read_vecnormalize(path) if path else {}
+        check_environment(agent, env, env_id)
         by = f"normalized by {path}" if path else "not normalized"
         made.append(f"iteration {agent.iteration}: {agent.path}, {by}")
         args = settings_of(agent, env_id)
         config = dict(algo="sb3", args=asdict(args), script=script, versions=dict(stable_baselines3=agent.version))
         checkpoints[agent.iteration] = config | make_checkpoint(agent, args)
-    try:
-        files.out.mkdir(parents=True)
-        (files.out / "checkpoints").mkdir()
-    except FileExistsError:
+    ended = sort_episodes(agents[-1], [episodes for _, episodes in monitors]) if monitors else None
+    if files.out.exists():
         stop(f"--out {files.out} exists already; name another folder")
+    try:
+        (files.out / "checkpoints").mkdir(parents=True)
     except OSError as error:
         stop(f"--out {files.out}: {error.strerror}")
     for iteration, checkpoint in checkpoints.items():
         torch.save(checkpoint, files.out / "checkpoints" / f"iter_{iteration:06d}.pt")
-    write_progress(files.out / "progress.csv", agents[-1], episodes)
+    write_progress(files.out / "progress.csv", agents[-1], ended)
     (files.out / "config.json").write_text(json.dumps(config, indent=1))  # the newest agent's; last: now it is a run
-    trained = f"{agent.algorithm} of SB3 {agent.version} on {env_id}, with iterations of {agent.batch:,} steps"
+    trained = f"PPO of SB3 {agent.version} on {env_id}, with iterations of {agent.batch:,} steps"
     print(f"{files.out}: {trained}", *made, sep="\n")
 
 

@@ -1,14 +1,14 @@
 """This module reads what Stable-Baselines3 (SB3) saves: the zip file of an agent, the pickle of VecNormalize, and
 monitor.csv. sb3.py makes runs of them.
 
-SB3 need not be installed, and nothing in the files is executed. The tensors are loaded with weights_only, the settings
-are read as JSON, and pickles are read by an Unpickler that calls nothing. What a file says is checked here before
-anyone uses it: how much it unpacks to, the type and range of each setting, and the names, shapes and sizes of tensors.
+Nothing in the files is executed. Tensors are loaded with weights_only, settings are read as JSON, and pickles by an
+Unpickler that calls nothing. What a file says is checked here before anyone uses it.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import csv
 import io
 import json
@@ -19,7 +19,7 @@ import re
 import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import torch
@@ -34,7 +34,7 @@ Schedule = float | tuple[float, float, float]
 LIMITS = {
     "n_steps batch_size shape": (int, 1, 10**7),
     "n_envs n_epochs": (int, 1, 10**4),
-    "num_timesteps _total_timesteps": (int, 0, 10**12),
+    "num_timesteps _total_timesteps _num_timesteps_at_start _n_updates": (int, 0, 10**12),
     "seed": (int, 0, 2**32 - 1),
     "gamma gae_lambda end_fraction": (float, 0, 1),
     "betas": (float, 0, 0.999_999_9),
@@ -43,20 +43,22 @@ LIMITS = {
     "ent_coef": (float, -1e3, 1e3),
     "max_grad_norm clip_obs clip_reward": (float, 0, math.inf),
     "_current_progress_remaining": (float, -1e6, 1),
-    "start_time": (float, 0, 1e20),
-    "step": (float, 1, 1e12),
+    "start_time t_start": (float, 0, 1e20),
+    "step": (float, 0, 1e12),
     "count": (float, 1e-4, 1e15),
     "normalize_advantage norm_obs norm_reward training": (bool, 0, 1),
 }
 LIMITS = {name: limits for names, limits in LIMITS.items() for name in names.split()}
-COMMON = """
+OF_PPO = "n_epochs batch_size target_kl".split()  # which no other algorithm's files have together
+SETTINGS = """
     n_envs n_steps gamma gae_lambda ent_coef vf_coef max_grad_norm normalize_advantage seed start_time num_timesteps
-    _total_timesteps _current_progress_remaining
+    _total_timesteps _num_timesteps_at_start _current_progress_remaining _n_updates
 """.split()
-ALGORITHMS = dict(PPO="n_epochs batch_size target_kl".split())  # each is known by the settings that only its files have
 SCHEDULES = "learning_rate clip_range clip_range_vf".split()
-OTHERS = "policy_class policy_kwargs observation_space action_space learning_rate clip_range _last_original_obs".split()
-IF_ABSENT = dict(normalize_advantage=True, seed=0, start_time=0.0, target_kl=None)  # or null; older files lack some
+OTHERS = "policy_class policy_kwargs observation_space action_space ep_info_buffer _last_original_obs".split()
+# What files of older versions lack, or have as null. A start_time of 0 is one that no file says.
+IF_ABSENT = dict(normalize_advantage=True, seed=0, start_time=0.0, _num_timesteps_at_start=0, target_kl=None)
+ADAM = {*torch.optim.Adam([torch.zeros(1)]).param_groups[0], "initial_lr"}  # its settings; the last is a scheduler's
 VECNORMALIZE = "norm_obs norm_reward training clip_obs clip_reward gamma epsilon".split()
 
 # The classes that a policy may name, SB3's default first. These activations have neither weights nor random numbers.
@@ -72,7 +74,7 @@ def check_number(x: Any, name: str) -> Any:
     """Returns a number of Python's own. Raises ValueError where it is of another type or beyond its limits."""
     x, (kind, low, high) = as_number(x), LIMITS[name]
     if isinstance(x, bool) != (kind is bool) or not low <= x <= high or (kind is int and x % 1):
-        raise ValueError(x)
+        raise ValueError(f"its {name} is not {kind.__name__} from {low:g} to {high:g}")
     return kind(x)
 
 
@@ -92,7 +94,8 @@ class Inert:
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Inert:
         inert = object.__new__(cls)
-        inert.args, inert.state = args, None
+        inert.args, inert.state, inert.items = args, None, []
+        inert.append, inert.extend = inert.items.append, inert.items.extend
         return inert
 
     def __call__(self, *args: Any, **kwargs: Any) -> Inert:
@@ -104,7 +107,7 @@ class Inert:
     def ignore(self, *_: Any) -> None:
         pass
 
-    __setitem__ = append = extend = add = ignore
+    __setitem__ = add = ignore
 
 
 class InertUnpickler(pickle.Unpickler):
@@ -125,8 +128,7 @@ def unpickle(data: bytes) -> Any:
 
 
 def to_numpy(x: Any) -> Any:
-    """Returns recorded arrays and scalars of numpy, which its versions 1 and 2 pickle in different ways, as what they
-    were; plain values stay what they are."""
+    """Returns recorded arrays and scalars of numpy, which versions 1 and 2 pickle differently, and plain values."""
     kind = x.name.rpartition(".")[2] if isinstance(x, Inert) else ""
     if kind == "_reconstruct":
         _, shape, dtype, fortran, data = x.state
@@ -182,75 +184,90 @@ class Agent:
 
     path: Path
     version: str
-    algorithm: str
     settings: dict[str, Any]  # by SB3's names
+    batch: int  # pairs of a rollout
+    extra: int  # pairs of earlier rollouts that were cut short, beyond whole ones
+    iteration: int  # whose rollout it was saved in, or which comes next
     normalized: bool  # whether it was trained behind VecNormalize
     spaces: dict[str, np.ndarray]  # observation_space, action_space: lowest and highest values [2, n], nan: unknown
     activation: str
     hidden: dict[str, tuple[int, ...]]  # sizes of hidden layers, policy and value
     networks: dict[str, Tensor]  # by SB3's names, in its order
     group: dict[str, Any]  # Adam's constants, and its last learning rate
-    moments: dict[str, Any]  # Adam's step, exp_avg [P] and exp_avg_sq [P]; empty before the first update
+    moments: dict[int, dict[str, Tensor]]  # of each tensor of the networks; empty before the first update
+    last_episodes: list[tuple[int, float]]  # of the training, as Episode.mark; the newest is the last
     statistics: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def batch(self) -> int:
-        return self.settings["n_steps"] * self.settings["n_envs"]
-
-    @property
-    def iteration(self) -> int:
-        """Updates that it has made. A file is saved in mid-rollout, so its number of steps does not tell."""
-        done = 1 - self.settings["_current_progress_remaining"]
-        return round(done * self.settings["_total_timesteps"] / self.batch)
 
 
 def read_agent(path: Path, given: dict[str, float | None]) -> Agent:
-    """Reads a zip file, with schedules that the user gives. Stops at what is no agent of a known algorithm, and at what
-    sb3.py does not know how to continue."""
+    """Reads a zip file, with schedules that the user gives. Stops at what sb3.py does not know how to continue."""
     try:
         with zipfile.ZipFile(path) as file:
-            data = json.loads(unpack(path, file, "data", 2**26))
-            version = unpack(path, file, "_stable_baselines3_version", 100).decode().split()[0]
-            algorithm = next((name for name, own in ALGORITHMS.items() if {*own} <= data.keys() | IF_ABSENT), "")
-            if not algorithm:
-                stop(f"{path} is not an agent of {' or '.join(ALGORITHMS)}, the only one of SB3 that can be imported")
-            names = COMMON + ALGORITHMS[algorithm]
-            if missing := [name for name in [*names, *OTHERS] if name not in data.keys() | IF_ABSENT]:
+            data = json.loads(unpack(file, "data", 2**26))
+            version = unpack(file, "_stable_baselines3_version", 100).decode().split()[0]
+            if not {*OF_PPO} <= data.keys():
+                stop(f"{path} is not an agent of PPO, the only one of SB3 that can be imported")
+            needed = [*SETTINGS, *OTHERS, *["clip_range_vf"] * (given["clip_range_vf"] is None)]
+            if missing := [name for name in needed if name not in data.keys() | IF_ABSENT]:
                 stop(f"{path}: SB3 {version}, which wrote it, did not save {', '.join(missing)}")
             check_parts(path, data)
-            settings = {name: read_setting(path, data, name) for name in names}
+            settings = {x: IF_ABSENT[x] for x in IF_ABSENT if data.get(x) is None}
+            settings |= {x: check_number(data[x], x) for x in SETTINGS + OF_PPO if x not in settings}
+            if not settings["_total_timesteps"]:
+                stop(f"{path}: it has not been trained yet")
             spaces = {name: read_space(path, data, name) for name in ("observation_space", "action_space")}
             hidden, networks = read_networks(path, file, *(x.shape[1] for x in spaces.values()))
             group, moments = read_optimizer(path, file, list(networks.values()))
+            episodes = unpickle(base64.b64decode(data["ep_info_buffer"][":serialized:"])).items
+            last_episodes = [(int(to_numpy(x["l"])), float(to_numpy(x["t"]))) for x in episodes]
     except OSError as error:
         stop(f"{path}: {error.strerror or error}")
-    except Exception:  # damaged files raise almost anything
-        stop(f"{path} is not a zip file that SB3's save() writes, or it is damaged")
+    except Exception as error:  # damaged files raise almost anything
+        text = " ".join(str(error).split())[:100]
+        stop(f"{path} is damaged, or has something that is unknown here ({type(error).__name__}: {text})")
     for name in SCHEDULES:
-        last = group["lr"] if name == "learning_rate" else None
-        absent = name == "clip_range_vf" and data.get(name) is None and given[name] is None
-        settings[name] = None if absent else read_schedule(path, data, name, given[name], last)
+        settings[name] = read_schedule(path, data, name, given[name], group["lr"])
     activation = re.findall(r"\w+", data["policy_kwargs"].get("activation_fn", "Tanh"))[-1]
     normalized = data["_last_original_obs"] is not None
-    parts = settings, normalized, spaces, activation, hidden, networks, group, moments
-    agent = Agent(path, version, algorithm, *parts)
-    if not settings["_total_timesteps"]:
-        stop(f"{path}: it has not been trained yet")
-    if not 0 <= agent.iteration <= 10**7 or agent.batch > 10**7:
+    batch = settings["n_steps"] * settings["n_envs"]
+    counts = batch, settings["_num_timesteps_at_start"] % batch, count_iterations(path, settings, batch)
+    parts = normalized, spaces, activation, hidden, networks, group, moments, last_episodes
+    return Agent(path, version, settings, *counts, *parts)
+
+
+def count_iterations(path: Path, settings: dict[str, Any], batch: int) -> int:
+    """Returns the updates that an agent has made since num_timesteps was 0. Says so where they cannot be known.
+
+    A learn() begins its first rollout at _num_timesteps_at_start. A file that is saved at the last step of a rollout is
+    of before the update or of after it. SB3 notes its progress between the two, but in its first rollout a learn() has
+    the progress of the one before, which may happen to be the same."""
+    begun, now, made = (settings[x] for x in "_num_timesteps_at_start num_timesteps _n_updates".split())
+    epochs, fixed = settings["n_epochs"], settings["target_kl"] is None
+    updated = round((1 - settings["_current_progress_remaining"]) * settings["_total_timesteps"]) == now
+    if updated and now - begun == batch:
+        updated = not (begun and fixed and made == begun // batch * epochs)
+        if updated and not (begun and fixed and made == now // batch * epochs):
+            text = f"its file does not say whether the update after step {now:,} has been made; here it has been"
+            note(f"{path}: if learn() was called before, {text}")
+    iteration = begun // batch + max(0, (now - begun - (not updated)) // batch)
+    if max(iteration, batch) > 10**7:
         stop(f"{path}: its numbers of steps are beyond what can be imported")
-    return agent
+    if not (epochs if fixed else 1) * iteration <= made <= epochs * iteration:
+        why = "because they were counted anew, a rollout was cut short or a setting was changed"
+        note(f"the agent has made more or fewer updates than its steps tell, {why}; iterations are counted by steps")
+    return iteration
 
 
-def unpack(path: Path, file: zipfile.ZipFile, name: str, most: int = 2**30) -> bytes:
+def unpack(file: zipfile.ZipFile, name: str, most: int = 2**30) -> bytes:
     """Reads a part of a zip file, unless it would fill the memory."""
     if file.getinfo(name).file_size > most:
-        stop(f"{path}: its {name} would take {file.getinfo(name).file_size:,} bytes, which is more than it can need")
+        raise ValueError(f"its {name} would take {file.getinfo(name).file_size:,} bytes")
     return file.read(name)
 
 
-def load_tensors(path: Path, file: zipfile.ZipFile, name: str) -> Any:
+def load_tensors(file: zipfile.ZipFile, name: str) -> Any:
     """Reads one of torch's files within the zip file, which is a zip file again, but not compressed."""
-    data = unpack(path, file, name)
+    data = unpack(file, name)
     if zipfile.is_zipfile(io.BytesIO(data)):
         with zipfile.ZipFile(io.BytesIO(data)) as inner:
             if sum(x.file_size for x in inner.infolist()) > len(data):
@@ -258,20 +275,8 @@ def load_tensors(path: Path, file: zipfile.ZipFile, name: str) -> Any:
     return torch.load(io.BytesIO(data), weights_only=True, map_location="cpu")
 
 
-def read_setting(path: Path, data: dict[str, Any], name: str) -> Any:
-    if data.get(name) is None and name in IF_ABSENT:
-        return IF_ABSENT[name]
-    try:
-        return check_number(data[name], name)
-    except Exception:  # a pickled number may be damaged
-        kind, low, high = LIMITS[name]
-        number = {int: "a whole number", float: "a number", bool: "true or false"}[kind]
-        stop(f"{path}: its {name} is not {number}" + f" from {low:g} to {high:g}" * (kind is not bool))
-
-
 def check_parts(path: Path, data: dict[str, Any]) -> None:
-    """Stops where the agent or its training has parts that are not SB3's own, or that this project does not have. The
-    file names them as text."""
+    """Stops at parts that are not SB3's own or that this project lacks. The file names them as text."""
     kwargs = data["policy_kwargs"]
     if data.get("use_sde") or kwargs.get("squash_output"):
         stop(f"{path}: gSDE and squashed actions cannot be imported")
@@ -298,7 +303,7 @@ def read_space(path: Path, data: dict[str, Any], name: str) -> np.ndarray:
 
 def read_networks(path: Path, file: zipfile.ZipFile, sees: int, acts: int) -> tuple[dict[str, tuple[int, ...]], dict]:
     """Returns the sizes of the hidden layers of both networks, and the tensors, by SB3's names and in its order."""
-    found = load_tensors(path, file, "policy.pth")
+    found = load_tensors(file, "policy.pth")
     if any(name.startswith("mlp_extractor.shared_net") for name in found):
         stop(f"{path}: its networks share layers, which SB3 has not had since 1.8.0 and this project never had")
     known = r"log_std|(mlp_extractor\.(policy|value)_net|action_net|value_net)\..*"
@@ -320,26 +325,25 @@ def read_networks(path: Path, file: zipfile.ZipFile, sees: int, acts: int) -> tu
 
 
 def read_optimizer(path: Path, file: zipfile.ZipFile, networks: list[Tensor]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns Adam's constants with its last learning rate, and its moments."""
-    found = load_tensors(path, file, "policy.optimizer.pth")
-    [group], state = found["param_groups"], found["state"]
+    """Returns Adam's constants with its last learning rate, and what it knows of each tensor."""
+    found = load_tensors(file, "policy.optimizer.pth")
+    [group, *more], state = found["param_groups"], found["state"]
+    if more or len(group["params"]) != len(networks) or group.keys() - ADAM or "amsgrad" not in group:
+        stop(f"{path}: its optimizer is not one Adam of all parameters alike, and cannot be imported")
     if variants := [x for x in ("amsgrad", "maximize", "decoupled_weight_decay") if group.get(x)]:
         stop(f"{path}: its optimizer is Adam with {variants[0]}, which cannot be imported")
     constants = {name: check_number(group[name], name) for name in ("lr", "eps", "weight_decay")}
     first, second = (check_number(beta, "betas") for beta in group["betas"])
-    constants["betas"] = first, second
-    if not state:
-        return constants, {}
-    [step] = {float(x["step"]) for x in state.values()}
-    moments = dict(step=check_number(step, "step"))
-    for name in ("exp_avg", "exp_avg_sq"):
-        of_all = [check_tensor(path, state[i][name]) for i in range(len(networks))]
-        if [x.shape for x in of_all] != [x.shape for x in networks]:
-            raise ValueError(name)
-        moments[name] = torch.cat([x.flatten() for x in of_all])
-    if moments["exp_avg_sq"].min() < 0:
-        raise ValueError("exp_avg_sq")
-    return constants, moments
+    steps = [check_number(float(x["step"]), "step") for x in state.values()] or [0.0]
+    if state and len(state) < len(networks) or len({*steps}) > 1:
+        stop(f"{path}: some of its parameters were frozen, for a time or for good, and it cannot be imported")
+    moments = {}
+    for i, network in enumerate(networks[: len(state)]):
+        moments[i] = {name: check_tensor(path, state[i][name]) for name in ("exp_avg", "exp_avg_sq")}
+        if any(x.shape != network.shape for x in moments[i].values()) or moments[i]["exp_avg_sq"].min() < 0:
+            raise ValueError("moments")
+        moments[i]["step"] = torch.tensor(steps[0])
+    return constants | dict(betas=(first, second), step=steps[0]), moments
 
 
 def check_tensor(path: Path, x: Tensor) -> Tensor:
@@ -350,17 +354,23 @@ def check_tensor(path: Path, x: Tensor) -> Tensor:
     return x.detach().contiguous()
 
 
-def read_schedule(path: Path, data: dict[str, Any], name: str, given: float | None, last: float | None) -> Schedule:
+def read_schedule(path: Path, data: dict[str, Any], name: str, given: float | None, last: float) -> Schedule | None:
     """Reads a schedule from a number, a text, or the bytes of a pickle, but never by running it. The user may give a
-    constant instead. Where neither is there, it is the value that it had last."""
-    found, option = find_schedule(data, name), f"--{name.replace('_', '-')}"
-    if given is None and found is None:
-        if last is None:
-            stop(f"{path}: only its own code knows its {name}; say it with {option} NUMBER")
-        note(f"{path}: only its own code knows its {name}; here it stays at that of its last update, {last:g}")
-    elif given is not None and found not in (None, given):
-        note(f"{path}: {option} {given:g} replaces the {name} that the file says, {found}")
-    found = given if given is not None else last if found is None else found
+    constant instead. Where neither is there, a learning rate is what it was last, and a clip_range_vf none."""
+    found, none = find_schedule(data.get(name)), name == "clip_range_vf" and data.get(name) is None
+    if name == "learning_rate":  # setting it does not change what a training goes by
+        found = find_schedule(data.get("lr_schedule")) or found
+    if given is not None:
+        if found not in (None, given) or none and name in data:
+            note(f"{path}: --{name.replace('_', '-')} {given:g} replaces the {name} that the file says, {found}")
+        found = given
+    elif none:
+        return None
+    elif found is None:
+        if name != "learning_rate":
+            stop(f"{path}: it does not spell out its {name}; say it with --{name.replace('_', '-')} NUMBER")
+        note(f"{path}: it does not spell out its learning_rate; here it stays at that of its last update, {last:g}")
+        found = last
     first, end, fraction = found if isinstance(found, tuple) else (found, found, 1.0)
     try:
         for x, limits in ((first, name), (end, name), (fraction, "end_fraction")):
@@ -370,13 +380,11 @@ def read_schedule(path: Path, data: dict[str, Any], name: str, given: float | No
     return found
 
 
-def find_schedule(data: dict[str, Any], name: str) -> Schedule | None:
+def find_schedule(entry: Any) -> Schedule | None:
     """Returns a schedule that the file spells out, or None."""
-    entry, number = data.get(name), r"([-+.\deE]+)"
-    try:
+    number = r"([-+.\deE]+)"
+    with contextlib.suppress(Exception):  # it is a function
         return float(as_number(entry))
-    except Exception:  # it is a function
-        entry = data.get("lr_schedule", entry) if name == "learning_rate" else entry
     try:
         text = str(entry.get("value_schedule", ""))
         if found := re.fullmatch(rf"ConstantSchedule\(val={number}\)", text):
@@ -392,30 +400,36 @@ def find_schedule(data: dict[str, Any], name: str) -> Schedule | None:
         if "SimpleLinearSchedule" in names and len(numbers) == 1:  # RL Baselines3 Zoo has this one
             return numbers[0], 0.0, 1.0
     except Exception:  # a damaged pickle raises almost anything
-        pass
-    return None
+        return None
 
 
-# Monitors ------------------------------------------------------------------------------------------------------------
-
-Episode = tuple[float, int]  # return and length
+# Episodes ------------------------------------------------------------------------------------------------------------
 
 
-def read_monitors(paths: tuple[Path, ...]) -> tuple[str, list[list[Episode]]]:
-    """Returns the environment's id, if a file has it, and the episodes of each environment."""
-    env_id, found = "", []
-    for path in paths:
-        try:
-            first, *lines = path.read_text().splitlines()
-            named = json.loads(first.removeprefix("#")).get("env_id") or "None"
-            rows = [(float(row["r"]), int(float(row["l"]))) for row in csv.DictReader(lines)]
-            if not all(math.isfinite(total) and 1 <= length <= 10**9 for total, length in rows):
-                raise ValueError(rows)
-            # Monitor never writes a colon. gym.make would import the module before it, whatever that is.
-            if not re.fullmatch(r"[\w./-]+", named):
-                stop(f"--monitor {path} names no environment that Gymnasium knows; only --env-id may name a module")
-        except Exception:
-            stop(f"--monitor {path} is not a file that SB3's Monitor writes")
-        env_id = env_id if named == "None" else named  # which Monitor writes for an environment without an id
-        found.append(rows)
-    return env_id, found
+class Episode(NamedTuple):
+    total: float  # its return
+    length: int
+    end: float  # seconds since 1970
+    mark: tuple[int, float]  # length and end as both the line of monitor.csv and the agent's file have them
+
+
+def read_monitor(path: Path) -> tuple[str, list[Episode]]:
+    """Returns the environment's id, if any, and the episodes, without a line that was torn by the end of a process."""
+    episodes, number = [], 1
+    try:
+        header, *lines = path.read_text().split("\n")[:-1]
+        header = json.loads(header.removeprefix("#"))
+        env_id, start = header.get("env_id") or "None", check_number(header["t_start"], "t_start")
+        # Monitor never writes a colon. gym.make would import the module before it, whatever that is.
+        if not re.fullmatch(r"[\w./-]+", env_id):
+            stop(f"--monitor {path} names no environment that Gymnasium knows; only --env-id may name a module")
+        for number, row in enumerate(csv.DictReader(lines), 3):
+            seconds, total, length = float(row["t"]), float(row["r"]), int(float(row["l"]))
+            if None in row or not (math.isfinite(total + seconds) and 1 <= length <= 10**9):
+                raise ValueError(row)
+            if episodes and seconds < episodes[-1].mark[1]:
+                stop(f"--monitor {path}: another monitor went on with it in line {number}, and did not say when")
+            episodes.append(Episode(total, length, start + seconds, (length, seconds)))
+    except Exception:
+        stop(f"--monitor {path}: line {number} is not as SB3's Monitor writes it")
+    return "" if env_id == "None" else env_id, episodes  # "None": the environment had no id

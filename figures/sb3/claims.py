@@ -12,6 +12,8 @@ COLUMNS = {  # title, what a row must have, and the number of a row
     "median relative error of V": ("value_error", lambda x: x["median"]),
     "critic's step, as a share\nof Adam's without eps": ("critic_step", lambda x: x),
 }
+trainings = measured("sb3/trainings")
+known_later = [i for i, x in enumerate(trainings) if x["known_rows"] < x["rows"]]
 norms = [x for place in ("hopper", "halfcheetah") for x in measured(f"sb3/{place}") if "grads_clipped" in x]
 
 
@@ -26,6 +28,16 @@ def at(place: str, algo: str, iteration: int, name: str, digits: int) -> str:
     found = [x["heldout"]["mean_kl"] if name == "mean_kl" else x[name] for x in rows]
     assert len(found) == 3
     return show(intervals.mean_of(found), digits)
+
+
+def table_of_trainings() -> list[list[str]]:
+    """Returns a row for each training: the import's iterations beside SB3's, and what else was compared."""
+    rows = [["training", "files", "iterations", "in SB3", "rows of progress.csv, with episodes, wrong", "update"]]
+    for x in trainings:
+        of, of_sb3 = (" ".join(map(str, x[name])) for name in ("iterations", "of_sb3"))
+        counts = f"{x['rows']}, {x['known_rows']}, {x['wrong_rows']}"
+        rows.append([x["training"], x["files"], of, of_sb3, counts, f"{x['update_differs']:g}"])
+    return [list(map(str, row)) for row in rows]
 
 
 def sb3():
