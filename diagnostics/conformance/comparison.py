@@ -5,11 +5,15 @@ algos/ppo.py span, and says which member of the family each of them is.
     python diagnostics/conformance my_ppo.py                 # which PPO is this?
     python diagnostics/conformance stable-baselines3         # or one of those in adapters/
 
-An adapter is a Python file with any of the functions in TEMPLATE, below. They are called with named arguments, on a
-frozen rollout that a seed makes. Each answer is compared with every member of the function's family (family.py), to
-1e-6 of 1 + |the member's number|. A loss is compared together with its gradient, row by row, since many wrong losses
-have the right value at the right point. Where no member has the same numbers, the nearest is named, with the rows on
-which it is off, and the factor if one explains the difference.
+An adapter is a Python file with any of the functions in TEMPLATE, below. They are called with named arguments, twice,
+on frozen inputs that a seed makes, of ordinary, extreme and small size. Each answer is compared with every member of
+the function's family (family.py), to 1e-6 of 1 + |the member's number|. Each term of a loss is compared together with
+its gradient, row by row, since many wrong losses have the right value at the right point.
+
+Where no member has the same numbers, a part of them that is everywhere a member's by a factor is named with the factor.
+Of each detail it is said whether it is clear: it is if the nearest member has most of the numbers in which it differs
+from members that do only this otherwise, and they have few. Last come the rows that no member has of those that are
+left by what is clear. What no function asks for is not judged; TEMPLATE says what that is.
 
 Only numpy must be installed (and torch, where the adapter asks for tensors or has an update, and matplotlib for the
 picture), so this runs in the other implementation's environment. The numbers go to conformance.json in the folder
@@ -29,18 +33,23 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from family import DETAILS, FROZEN, NETWORKS, OF, family, rows_of, slopes, with_gradients
+from family import BEFORE, DETAILS, FROZEN, TERMS, change_of, family, joined, rows_of, terms_of
 
 TOLERANCE = 1e-6
 ADAPTERS = Path(__file__).parent / "adapters"
 
 TEMPLATE = '''"""An adapter for diagnostics/conformance. Delete the functions that you do not need.
 
-Arrays are float64 (masks are bool) of shape [T, N], T steps of N environments, or [B], B pairs of a minibatch.
+Arrays are float64 (masks are bool) of shape [T, N], T steps of N environments, or [B], B pairs of a minibatch. Call
+your own code here. If you copy it instead, the answer is about the copy.
+
+No function covers the network and its initial weights, log-probabilities (squashed or not), bounds of the log std, how
+minibatches are drawn, epochs, schedules, a KL estimator or a stop by it, and when in training statistics move. A policy
+and a value network that share layers can be given to all but `update`, which judges two separate networks.
 """
 
 TITLE = "my PPO"  # the column's title
-TENSORS = False  # True: the losses get torch tensors and are differentiated by autograd; else by finite differences
+TENSORS = False  # True: losses get torch tensors and are differentiated by autograd; else by finite differences
 
 
 def advantages(rewards, values, next_values, terminations, truncations, gamma, gae_lambda):
@@ -70,7 +79,8 @@ def normalize(observations):
 def update(policy, value, minibatches, learning_rate, clip_eps, max_grad_norm):
     """Changes two torch modules in place, by one step for each minibatch, with a new optimizer. policy maps obs
     [B, obs] to a distribution with log_prob [B] and entropy [B], value to [B]. A minibatch is a dictionary of obs,
-    actions, old_log_probs, advantages, old_values and value_targets. The entropy has no weight. Returns nothing."""
+    actions, old_log_probs, advantages, old_values and value_targets. The entropy has no weight. It is called with one,
+    two and three minibatches. Returns nothing."""
 '''
 
 exec(TEMPLATE, scope := {})
@@ -89,7 +99,7 @@ def load_adapter(word: str) -> SimpleNamespace:
     if not path.is_file():
         known = ", ".join(sorted(path.stem.replace("_", "-") for path in ADAPTERS.glob("[!_]*.py")))
         raise Refused(f"no such adapter; give a Python file, or one of {known}")
-    adapter = SimpleNamespace(**runpy.run_path(str(path), run_name=f"adapter_{path.stem}"))
+    adapter = SimpleNamespace(**runpy.run_path(str(path), run_name=f"adapter_{path.stem}"), path=str(path))
     if not functions_of(adapter):
         raise Refused(f"defines none of {', '.join(SIGNATURES)}")
     return adapter
@@ -100,25 +110,43 @@ def functions_of(adapter: SimpleNamespace) -> list[str]:
 
 
 def answers(adapter: SimpleNamespace, name: str) -> dict[str, np.ndarray]:
-    """Returns what the adapter's function answers for the frozen rollout, by part as in `numbers_of`. Raises Refused
-    where that is no answer."""
-    function, x = getattr(adapter, name), copy.deepcopy(FROZEN[name])
+    """Returns what the adapter's function answers for the frozen inputs, by part as in `numbers_of`. Raises Refused
+    where that is no answer, or another one each time."""
+    function = getattr(adapter, name)
     try:
-        inspect.signature(function).bind(**SIGNATURES[name].parameters)
-    except (TypeError, ValueError) as error:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some callables have none that Python could read
+        signature = SIGNATURES[name]
+    try:
+        signature.bind(**SIGNATURES[name].parameters)
+    except TypeError as error:
         raise Refused(f"is called with {SIGNATURES[name]}: {error}") from error
-    if name == "update":
-        return updated(function, x)
-    if name in OF:
-        return (differentiated if getattr(adapter, "TENSORS", False) else differenced)(function, x, OF[name])
-    found, parts = function(**x), list(rows_of(name))
-    if len(parts) == 1:
-        found = [found]
-    elif not isinstance(found, tuple | list) or len(found) != len(parts):
-        raise Refused(f"must return {len(parts)} arrays, {' and '.join(parts)}")
-    shape = next(iter(FROZEN[name].values())).shape
-    given = [(part, numbers) for part, numbers in zip(parts, found) if part != "targets" or numbers is not None]
-    return {part: checked(numbers, shape, part) for part, numbers in given}
+    tensors = getattr(adapter, "TENSORS", False)
+
+    def answer(x: dict[str, Any]) -> dict[str, np.ndarray]:
+        if name == "update":
+            return updated(function, x)
+        if name in TERMS:
+            return (differentiated if tensors else differenced)(name, function, x)
+        found, parts = function(**copy.deepcopy(x)), list(rows_of(name))
+        if len(parts) == 1:
+            found = [found]
+        elif not isinstance(found, tuple | list) or len(found) != len(parts):
+            raise Refused(f"must return {len(parts)} arrays, {' and '.join(parts)}")
+        shape = next(iter(x.values())).shape
+        given = [(part, numbers) for part, numbers in zip(parts, found) if part != "targets" or numbers is not None]
+        return {part: checked(numbers, shape, part) for part, numbers in given}
+
+    first, second = (joined([answer(x) for x in FROZEN[name]]) for _ in range(2))
+    if first.keys() != second.keys() or not all(near(second[part], x).all() for part, x in first.items()):
+        raise Refused("answers differently when it is called again with the same arguments")
+    if name == "update" and not any(x.any() for x in first.values()):
+        raise Refused("it changed no parameter")
+    return first
+
+
+def near(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return abs(x - y) <= TOLERANCE * (1 + abs(y))
 
 
 def checked(numbers: Any, shape: tuple[int, ...], what: str) -> np.ndarray:
@@ -135,32 +163,51 @@ def checked(numbers: Any, shape: tuple[int, ...], what: str) -> np.ndarray:
     return numbers.astype(np.float64)
 
 
-def differenced(function: Callable, x: dict[str, Any], names: list[str]) -> dict[str, np.ndarray]:
-    """Returns a loss of arrays and its gradient by finite differences. Raises Refused if the loss is too coarse for
-    them."""
-    loss = lambda **moved: checked(function(**copy.deepcopy(x | moved)), (), "the loss")  # noqa: E731
-    near, far = ([slopes(lambda y: loss(**{key: y}), x[key], h) for key in names] for h in (1e-5, 3e-5))  # noqa: B023
-    if any(abs(len(a) * (a - b)).max() > 1e-3 for a, b in zip(near, far)):
-        raise Refused("the loss is in single precision; finite differences need double (or set TENSORS = True)")
-    return with_gradients(loss(), near)
+def differenced(name: str, function: Callable, x: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Returns the terms of a loss of arrays, with finite differences that are exact to the fourth order. Raises Refused
+    if the loss is too coarse for them."""
+    loss = lambda x: float(checked(function(**copy.deepcopy(x)), (), "the loss"))
+
+    def gradient(x: dict[str, Any], key: str) -> np.ndarray:
+        found = np.empty((3, *x[key].shape))
+        for i in np.ndindex(x[key].shape):
+            for at, h in zip(found, (1e-6, 1e-3, 3e-3)):
+                ends = [copy.copy(x[key]) for _ in range(2)]
+                ends[0][i] += h
+                ends[1][i] -= h
+                at[i] = (loss(x | {key: ends[0]}) - loss(x | {key: ends[1]})) / (2 * h)
+        coarse, middle, wide = found * len(x[key])
+        best = (9 * middle - wide) / 8
+        if (abs(coarse - best) > 0.01 * (1 + abs(best))).mean() > 0.1:  # and not only at a kink
+            raise Refused("the loss is in single precision; finite differences need double (or set TENSORS = True)")
+        return best / len(x[key])
+
+    return terms_of(name, x, loss, gradient)
 
 
-def differentiated(function: Callable, x: dict[str, Any], names: list[str]) -> dict[str, np.ndarray]:
-    """Returns a loss of tensors and its gradient by autograd."""
+def differentiated(name: str, function: Callable, x: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Returns the terms of a loss of tensors, with their gradients by autograd."""
     import torch
 
-    tensors = {key: torch.tensor(value) if isinstance(value, np.ndarray) else value for key, value in x.items()}
-    leaves = [tensors[key].requires_grad_() for key in names]
-    loss = function(**tensors)
-    if not (torch.is_tensor(loss) and loss.requires_grad):
-        raise Refused("must return a tensor that can be differentiated, or set TENSORS = False")
-    number = checked(loss, (), "the loss")
-    gradients = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
-    return with_gradients(number, [checked(g, tuple(g.shape), "the gradient") for g in gradients])
+    def loss_of(x: dict[str, Any], *keys: str) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        tensors = {key: torch.tensor(value) if isinstance(value, np.ndarray) else value for key, value in x.items()}
+        for key in TERMS[name].values():
+            tensors[key].requires_grad_()
+        loss = function(**tensors)
+        if not (torch.is_tensor(loss) and loss.requires_grad):
+            raise Refused("must return a tensor that can be differentiated, or set TENSORS = False")
+        return loss, [tensors[key] for key in keys]
+
+    def gradient(x: dict[str, Any], key: str) -> np.ndarray:
+        loss, leaves = loss_of(x, key)
+        [found] = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
+        return checked(found, x[key].shape, "the gradient")
+
+    return terms_of(name, x, lambda x: float(checked(loss_of(x)[0], (), "the loss")), gradient)
 
 
 def updated(function: Callable, x: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Returns the parameters of two linear networks after the adapter's update."""
+    """Returns how the parameters of two linear networks change in the adapter's update."""
     import torch
     from torch import nn
 
@@ -173,78 +220,92 @@ def updated(function: Callable, x: dict[str, Any]) -> dict[str, np.ndarray]:
             normal = torch.distributions.Normal(self.mean(obs), self.log_std.exp().expand(len(obs), 2))
             return torch.distributions.Independent(normal, 1)
 
-    networks = dict(policy=Policy().double(), value=nn.Sequential(nn.Linear(3, 1), nn.Flatten(-2)).double())
-    for name, network in networks.items():
-        nn.utils.vector_to_parameters(torch.tensor(NETWORKS[name]), network.parameters())
-    minibatches = [{key: torch.tensor(y) for key, y in minibatch.items()} for minibatch in x["minibatches"]]
-    function(**x | networks | dict(minibatches=minibatches))
-    after = {name: nn.utils.parameters_to_vector(network.parameters()) for name, network in networks.items()}
-    return {name: checked(parameters, NETWORKS[name].shape, name) for name, parameters in after.items()}
+    changes = {}
+    for n in range(1, len(x["minibatches"]) + 1):
+        networks = dict(policy=Policy().double(), value=nn.Sequential(nn.Linear(3, 1), nn.Flatten(-2)).double())
+        for name, network in networks.items():
+            nn.utils.vector_to_parameters(torch.tensor(BEFORE[name]), network.parameters())
+        some = [{key: torch.tensor(y) for key, y in minibatch.items()} for minibatch in x["minibatches"][:n]]
+        function(**x | networks | dict(minibatches=some))
+        for name, network in networks.items():
+            after = checked(nn.utils.parameters_to_vector(network.parameters()), BEFORE[name].shape, name)
+            changes[change_of(name, n)] = after - BEFORE[name]
+    return changes
 
 
 # Search --------------------------------------------------------------------------------------------------------------
 
 
-def errors_of(found: dict[str, np.ndarray], member: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Returns how far the numbers are from the member's, part by part, relative to 1 + |the member's|."""
-    return {part: (abs(x - member[part]) / (1 + abs(member[part]))).ravel() for part, x in found.items()}
-
-
 def search(name: str, found: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Returns which member of the family has these numbers, or which is nearest."""
-    errors = [errors_of(found, numbers) for _, numbers in family(name)]
-    furthest = [max(x.max() for x in parts.values()) for parts in errors]
-    nearest = int(np.argmin(furthest))
-    if furthest[nearest] <= TOLERANCE:
-        missing = rows_of(name).keys() - found.keys()  # targets, which may be None
-        way = family(name)[nearest][0] | dict.fromkeys(missing, "not given")
-        others = differences(name, way)
-        return dict(verdict="variant" if others else "as ppo.py", way=way, differences=others, error=furthest[nearest])
+    """Returns which member of the family has these numbers or, if none has, what is clear all the same."""
+    ways, numbers = family(name)
+    options = np.array([[list(texts).index(way[x]) for x, texts in DETAILS[name].items()] for way in ways])
+    agrees, factors = (
+        {},
+        {},
+    )  # whether members agree, row by row, where the factor of a part is allowed that explains it
+    for part, x in found.items():
+        exact, squares = near(x, numbers[part]), (numbers[part] ** 2).sum(1)
+        c = np.divide(numbers[part] @ x, squares, where=squares > 0, out=np.zeros(len(ways)))
+        c[(c == 0) | exact.all(1)] = 1
+        scaled = near(x, c[:, None] * numbers[part]) & near(x / c[:, None], numbers[part])
+        factors[part] = np.where(scaled.all(1), c, 1)
+        agrees[part] = exact | scaled.all(1)[:, None]
+    factored = sum(x != 1 for x in factors.values())
+    merits = sum(x.mean(1) for x in agrees.values()) - 0.01 * factored - 1e-6 * (options > 0).sum(1)
+    best = int(np.argmax(merits))
+    way = ways[best] | dict.fromkeys(rows_of(name).keys() - found.keys(), "not given")  # targets, which may be None
+    rows = np.concatenate([agrees[part] for part in found], axis=1)
+    entry = dict(verdict="none", way=way, members=len(ways), factors={}, off={}, of={})
+    if rows[best].all() and not factored[best]:
+        errors = [(abs(x - numbers[part][best]) / (1 + abs(numbers[part][best]))).max() for part, x in found.items()]
+        return dict(verdict="variant" if differences(name, way) else "as ppo.py", way=way, error=max(errors))
 
-    # Does a factor explain the difference? Members that it explains in fewer parts, or with a number nearer to 1, win.
-    explained = []
-    for i, (_, numbers) in enumerate(family(name)):
-        off = {part: numbers[part] for part in found if errors[i][part].max() > TOLERANCE}
-        factors = {part: float(np.vdot(x, found[part]) / (np.vdot(x, x) or 1)) for part, x in off.items()}
-        scaled = {part: factors.get(part, 1) * numbers[part] for part in found}
-        if all(factors.values()) and max(x.max() for x in errors_of(found, scaled).values()) <= TOLERANCE:
-            explained.append((len(factors), sum(abs(np.log(abs(c))) for c in factors.values()), i, factors))
-    if explained:
-        *_, nearest, factors = min(explained, key=lambda x: x[:3])
-    else:  # the one from which the numbers are off least in the mean, and no more than by all of their size
-        nearest = int(np.argmin([sum(np.minimum(x, 1).mean() for x in parts.values()) for parts in errors]))
-        factors = {}
-    worst = {part: [i for i in np.argsort(-x) if x[i] > TOLERANCE] for part, x in errors[nearest].items()}
-    return dict(
-        verdict="none",
-        way=family(name)[nearest][0],
-        differences=differences(name, family(name)[nearest][0]),
-        error=furthest[nearest],
-        members=len(family(name)),
-        factors=factors,
-        off={part: [rows_of(name)[part][i] for i in rows] for part, rows in worst.items() if rows},  # furthest first
-        of={part: x.size for part, x in errors[nearest].items()},
-    )
+    # Which details are clear, and what do the members have that agree in these?
+    every, left = np.concatenate([numbers[part] for part in found], axis=1), np.ones(len(ways), bool)
+    for i, detail in enumerate(DETAILS[name]):
+        apart = (options != options[best]).sum(1)
+        for option in set(options[:, i]) - {options[best, i]}:
+            others = options[:, i] == option
+            for rival in np.flatnonzero(others & (apart == apart[others].min())):
+                told = ~near(every[rival], every[best])
+                if rows[best][told].sum() < max(3, 2 / 3 * told.sum()) or 3 * rows[rival][told].sum() > told.sum():
+                    way[detail] = "not clear" if way[detail] != "not given" else "not given"
+        if way[detail] not in ("not clear", "not given"):
+            left &= options[:, i] == options[best, i]
+    for part, x in found.items():
+        far = abs(x - numbers[part][best])
+        worst = [i for i in np.argsort(-far) if not agrees[part][left, i].any()]
+        if worst:
+            entry["off"][part] = [rows_of(name)[part][i] for i in worst]  # furthest first
+        if factors[part][best] != 1:
+            entry["factors"][part] = float(factors[part][best])
+        entry["of"][part] = x.size
+    return entry
 
 
 def differences(name: str, way: dict[str, str]) -> list[str]:
     """Says what is done otherwise than in ppo.py."""
     found = [(texts, way[detail]) for detail, texts in DETAILS[name].items()]
-    return [texts[option] for texts, option in found if option not in (next(iter(texts)), "not given")]
+    return [texts[option] for texts, option in found if option in list(texts)[1:]]
 
 
-def describe(entry: dict[str, Any]) -> list[str]:
+def describe(name: str, entry: dict[str, Any]) -> list[str]:
     """Returns the lines about a function."""
+    others, way = differences(name, entry["way"]), entry["way"]
     if entry["verdict"] != "none":
-        return entry["differences"] or ["as ppo.py"]
-    lines = [f"none of the {entry['members']} members of the family; the nearest:"]
-    lines += entry["differences"] or ["as ppo.py"]
+        return others or ["as ppo.py"]
+    usual = [detail for detail, texts in DETAILS[name].items() if way[detail] == next(iter(texts))]
+    unclear = [detail for detail in way if way[detail] == "not clear"]
+    lines = [f"none of the {entry['members']} members of the family"]
+    lines += [f"clear: {text}" for text in others]
+    lines += [f"clear, as in ppo.py: {', '.join(usual)}"] if usual else []
+    lines += [f"not clear: {', '.join(unclear)}"] if unclear else []
+    lines += [f"{part}: everywhere {factor:.6g} times the family's" for part, factor in entry["factors"].items()]
     for part, rows in entry["off"].items():
-        some = ", ".join(rows[:3]) + ", ..." * (len(rows) > 3)
-        text = f"{part}: off on {len(rows)} of {entry['of'][part]} rows, most on {some}"
-        factor = entry["factors"].get(part)
-        lines.append(f"{text}; everywhere by the factor {factor:.6g}" if factor else text)
-    return [*lines, f"by up to {entry['error']:.2g} of 1 + |the member's number|"]
+        some = "; ".join(rows[:2]) + "; ..." * (len(rows) > 2)
+        lines.append(f"{part}: {len(rows)} of {entry['of'][part]} numbers are no such member's, first {some}")
+    return lines
 
 
 # Output --------------------------------------------------------------------------------------------------------------
@@ -267,7 +328,8 @@ def draw(entries: dict[str, dict[str, Any]], path: Path) -> None:
             entry = column.get(name)
             if entry is None or entry["way"][detail] == "not given":
                 continue
-            option, known = texts.index(entry["way"][detail]), entry["verdict"] != "none"
+            known = entry["way"][detail] != "not clear"
+            option = texts.index(entry["way"][detail]) if known else 0
             colour = (GREEN if option == 0 else YELLOW) if known else RED
             axis.barh(y, 1, left=x, height=1, color=colour, edgecolor="white", linewidth=1)
             axis.text(x + 0.5, y, LETTERS[option] if known else "×", ha="center", va="center", fontsize=8)
@@ -294,7 +356,7 @@ def understood(entry: dict[str, Any]) -> bool:
     """Tells whether an entry that was read is of this family, and not of an older one."""
     return all(
         found["way"].keys() == DETAILS[name].keys()
-        and all(option in {*DETAILS[name][detail], "not given"} for detail, option in found["way"].items())
+        and all(option in {*DETAILS[name][detail], "not given", "not clear"} for detail, option in found["way"].items())
         for name, found in entry["functions"].items()
     )
 
@@ -315,40 +377,45 @@ def main(argv: list[str] | None = None) -> None:
     sys.path.append(str(Path.cwd()))  # for modules of the adapter's own
     refused, measured = [] if args.adapters else ["give one or more adapters (--template prints one)"], {}
 
-    def attempt(what: str, function: Callable, *arguments: Any) -> Any:
+    def attempt(what: str, function: Callable, adapter: SimpleNamespace | None, *arguments: Any) -> Any:
         try:
-            return function(*arguments)
+            return function(*[adapter] * bool(adapter), *arguments)
         except Refused as error:
             refused.append(f"{what}: {error}")
         except (Exception, SystemExit) as error:  # of the adapter's, so anything
-            frame = traceback.extract_tb(error.__traceback__)[-1]
-            where = f"{Path(frame.filename).name}, line {frame.lineno}"
+            frames = traceback.extract_tb(error.__traceback__)
+            frame = [x for x in frames if Path(x.filename) == Path(getattr(adapter, "path", what))] or frames
+            hint = "" if getattr(adapter, "TENSORS", True) else "; the arrays are numpy's, unless TENSORS = True"
+            where = f"{Path(frame[-1].filename).name}, line {frame[-1].lineno}{hint}"
             refused.append(f"{what}: {' '.join(f'{type(error).__name__}: {error}'.split())} ({where})")
 
-    for word in args.adapters:
-        if adapter := attempt(word, load_adapter, word):
-            found = {name: attempt(f"{word}: {name}", answers, adapter, name) for name in functions_of(adapter)}
-            measured[Path(word).stem.replace("_", "-")] = str(getattr(adapter, "TITLE", Path(word).stem)), found
     path = args.out / "conformance.json"
     try:
         old = json.loads(path.read_text()) if path.exists() else {}
         entries = {name: entry for name, entry in old.items() if understood(entry)}
-        if not refused:
-            args.out.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        refused.append(f"{path} is not this program's, or its folder cannot be made ({error})")
+        refused.append(f"{path} is not this program's ({error})")
+        args.adapters = []
+    for word in args.adapters:
+        if adapter := attempt(word, load_adapter, None, word):
+            title, functions = str(getattr(adapter, "TITLE", Path(word).stem)), {}
+            print(title)
+            for name in functions_of(adapter):
+                if found := attempt(f"{word}: {name}", answers, adapter, name):
+                    functions[name] = search(name, found)
+                    print(f"  {name:<14}", f"\n{'':<17}".join(describe(name, functions[name])))
+            if functions:
+                measured[Path(word).as_posix()] = dict(title=title, functions=functions)
+    try:
+        if measured:
+            args.out.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(entries | measured, indent=1) + "\n")
+            print(path)
+            draw(entries | measured, args.out / "conformance.png")
+    except ImportError:
+        print("conformance: no picture, because matplotlib is not installed", file=sys.stderr)
+    except OSError as error:
+        refused.append(f"cannot write to {args.out} ({error})")
     if refused:
         print(*[f"conformance: {line}" for line in refused], sep="\n", file=sys.stderr)
         raise SystemExit(2)
-    for adapter, (title, found) in measured.items():
-        functions = {name: search(name, numbers) for name, numbers in found.items()}
-        entries[adapter] = dict(title=title, functions=functions)
-        print(title)
-        for name, entry in functions.items():
-            print(f"  {name:<14}", f"\n{'':<17}".join(describe(entry)))
-    path.write_text(json.dumps(entries, indent=1) + "\n")
-    print(path)
-    try:
-        draw(entries, args.out / "conformance.png")
-    except ImportError:
-        print("conformance: no picture, because matplotlib is not installed", file=sys.stderr)

@@ -4,6 +4,7 @@ The formulas are repeated here, in numpy and float64, and are not imported from 
 scripts must not be the scripts. TABLE has, for each function, what can be done in more than one way, and the ways by
 name. The first is what ppo.py does by default, and the words say where another is from. A member of the family is one
 way for each detail. The functions from `advantages` to `update` compute members, and FROZEN is what they compute from.
+What acts only beyond the frozen numbers cannot be seen, so they come in an ordinary, an extreme and a small size.
 """
 
 import functools
@@ -21,6 +22,7 @@ advantages: time limit
     terminal: a time limit is treated as a terminal state (our --no-bootstrap-truncation)
     last state: V of the last state itself stands for what follows a time limit
     overlooked: a time limit is overlooked, so that the sum runs on into the next episode
+    masked: the step at a time limit has advantage 0, with V as its target (ikostrikov's bad_masks)
 advantages: end of the batch
     bootstrapped: V of the next observation follows the end of the batch
     last state: V of the last state itself follows the end of the batch (IM's released code)
@@ -33,6 +35,7 @@ advantages: normalized over the batch
     no: advantages are not normalized over the batch
     yes: advantages are normalized over the whole batch
     biased: advantages are normalized over the whole batch, by a std without Bessel's correction
+    eps 1e-5: advantages are normalized over the whole batch, with an eps of 1e-5 instead of 1e-8 (ikostrikov)
     centred: the mean of the batch is subtracted from the advantages (reinforce.py's --baseline mean)
 advantages: targets
     A + V: the value targets are A + V
@@ -59,6 +62,7 @@ value_loss: clipping
     no: the value loss is not clipped (our --no-value-clip)
     smaller: the smaller of the clipped and the unclipped loss counts (IM's formula)
     only clipped: only the clipped prediction's loss counts, so that beyond the clip there is no gradient
+    means: the larger of the two means counts, that of the clipped or that of the unclipped loss
     signed: the larger of the two signed errors is squared (implementation-matters/code-for-paper)
 value_loss: error
     squared: the value loss is the mean squared error
@@ -80,12 +84,15 @@ scale_rewards: restart
     early: the discounted return restarts one step too early, at an episode's last reward
 normalize: standardized
     yes: observations are standardized
-    no: they are not (our --no-obs-norm)
+    no: observations are not standardized (our --no-obs-norm)
 samples: statistics over
     in turn: the statistics take in one environment's steps after another's
     step by step: the statistics take in each step of all environments
     each its own: each environment has statistics of its own
     batch: the statistics take in the whole batch before they are used
+samples: taken in
+    before: the statistics take in a sample before it is standardized
+    after: the statistics take in a sample after it is standardized
 samples: first std
     |mean|: the variance is Bessel-corrected, and a single sample's std is its size
     1e-4: the variance begins as 1, with the weight of 1e-4 samples
@@ -131,7 +138,13 @@ for line in TABLE.strip().splitlines():
         texts = DETAILS.setdefault(left, {}).setdefault(right, {})
 SAMPLES = DETAILS.pop("samples")
 DETAILS["normalize"] |= SAMPLES
-SOME = {"statistics over": 3, "first std": 2, "eps": 2, "clipped at": 3}  # how many of these rewards have
+SOME = {
+    "statistics over": 3,
+    "taken in": 2,
+    "first std": 2,
+    "eps": 2,
+    "clipped at": 3,
+}  # how many of these rewards have
 DETAILS["scale_rewards"] |= {detail: dict(list(texts.items())[: SOME[detail]]) for detail, texts in SAMPLES.items()}
 
 
@@ -141,7 +154,8 @@ DETAILS["scale_rewards"] |= {detail: dict(list(texts.items())[: SOME[detail]]) f
 def normalized(x: np.ndarray, way: str) -> np.ndarray:
     if way == "no":
         return x
-    return x - x.mean() if way == "centred" else (x - x.mean()) / (x.std(ddof=way == "yes") + 1e-8)
+    std = x.std(ddof=way != "biased")
+    return x - x.mean() if way == "centred" else (x - x.mean()) / (std + (1e-5 if way == "eps 1e-5" else 1e-8))
 
 
 def advantages(x: dict[str, Any], way: dict[str, str]) -> dict[str, np.ndarray]:
@@ -163,12 +177,14 @@ def advantages(x: dict[str, Any], way: dict[str, str]) -> dict[str, np.ndarray]:
 
     def gae(gae_lambda: float) -> np.ndarray:  # Schulman et al. 2016, eq. 16
         deltas = x["rewards"] + x["gamma"] * following - V
+        if way["time limit"] == "masked":
+            deltas[truncations] = 0
         for t in reversed(range(len(deltas) - 1)):
             deltas[t] += x["gamma"] * gae_lambda * ~ends[t] * deltas[t + 1]
         return deltas
 
     A = gae(x["gae_lambda"] if way["estimator"] == "GAE" else 1)
-    targets = {"A + V": A + V, "returns": gae(1) + V, "one step": x["rewards"] + x["gamma"] * following}
+    targets = {"A + V": A + V, "returns": gae(1) + V, "one step": gae(0) + V}
     return dict(advantages=normalized(A, way["normalized over the batch"]), targets=targets[way["targets"]])
 
 
@@ -198,7 +214,7 @@ def value_loss(x: dict[str, Any], way: dict[str, str]) -> float:
     loss = dict(
         squared=np.square,
         halved=lambda e: e**2 / 2,
-        smooth_l1=lambda e: np.where(abs(e) < 1, e**2 / 2, abs(e) - 0.5),
+        smooth_l1=lambda e: np.where(abs(e) < 1, e**2 / 2, e * np.sign(e.real) - 0.5),
     )[way["error"]]
     losses = {
         "larger": np.maximum(loss(errors), loss(clipped_errors)),
@@ -207,11 +223,13 @@ def value_loss(x: dict[str, Any], way: dict[str, str]) -> float:
         "only clipped": loss(clipped_errors),
         "signed": loss(np.maximum(errors, clipped_errors)),
     }
+    if way["clipping"] == "means":
+        return np.maximum(loss(errors).mean(), loss(clipped_errors).mean())
     return losses[way["clipping"]].mean()
 
 
 def running(samples: np.ndarray, way: dict[str, str]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns mean and divisor with which each sample [T, N, ...] is standardized; the sample itself is in them."""
+    """Returns mean and divisor with which each sample [T, N, ...] is standardized."""
     T, N, *shape = samples.shape
     over = way["statistics over"]
     # The stream of samples [n, ...] that the statistics take in; where each environment has its own, [n, N, ...].
@@ -231,17 +249,19 @@ def running(samples: np.ndarray, way: dict[str, str]) -> tuple[np.ndarray, np.nd
         if "corrected" in way["first std"]:
             squares = (squares - sums**2 / n) * n / np.maximum(n - 1, 1) + sums**2 / n
         variance = (weight + squares) / (weight + n) - mean**2
-    eps = {"1e-8": 1e-8, "1e-2": 1e-2, "float32's": np.finfo(np.float32).eps}[way["eps"].split()[0]]
-    divisor = np.sqrt(variance + eps) if "root" in way["eps"] else np.sqrt(variance) + eps
 
-    def of_each(x: np.ndarray) -> np.ndarray:
-        if over == "in turn":
-            return x.reshape(N, T, *shape).swapaxes(0, 1)
+    def of_each(x: np.ndarray, first: float) -> np.ndarray:
         if over == "step by step":
             x = x[N - 1 :: N, None]  # all environments see the statistics after the last of them
+        if way["taken in"] == "after":  # then a sample sees what there was before it
+            x = np.concatenate([np.full_like(x[:1], first), x[:-1]])
+        if over == "in turn":
+            return x.reshape(N, T, *shape).swapaxes(0, 1)
         return np.broadcast_to(x[-1] if over == "batch" else x, samples.shape)
 
-    return of_each(mean), of_each(divisor)
+    mean, variance = of_each(mean, 0), of_each(variance, 1)
+    eps = {"1e-8": 1e-8, "1e-2": 1e-2, "float32's": np.finfo(np.float32).eps}[way["eps"].split()[0]]
+    return mean, np.sqrt(variance + eps) if "root" in way["eps"] else np.sqrt(variance) + eps
 
 
 def bounded(x: np.ndarray, way: dict[str, str]) -> np.ndarray:
@@ -269,9 +289,12 @@ def normalize(x: dict[str, Any], way: dict[str, str]) -> dict[str, np.ndarray]:
     return dict(observations=bounded(standardized, way))
 
 
-# The two networks of `update`, parameters in torch's order: the policy has log_std [2], weight [2, 3] and bias [2] of a
-# linear mean; the value network has weight [1, 3] and bias [1].
-NETWORKS = dict(policy=np.r_[-0.3, 0.2, 0.5, -0.4, 0.3, 0.2, 0.6, -0.5, 0.1, -0.1], value=np.r_[0.4, -0.6, 0.2, 0.1])
+# The parameters of the two linear networks of `update`, in torch's order.
+NETWORKS = dict(
+    policy=dict(log_std=np.r_[-0.3, 0.2], weight=np.array([[0.5, -0.4, 0.3], [0.2, 0.6, -0.5]]), bias=np.r_[0.1, -0.1]),
+    value=dict(weight=np.array([[0.4, -0.6, 0.2]]), bias=np.r_[0.1]),
+)
+BEFORE = {name: np.concatenate([x.ravel() for x in network.values()]) for name, network in NETWORKS.items()}
 
 
 def gaussian_log_probs(parameters: np.ndarray, obs: np.ndarray, actions: np.ndarray) -> np.ndarray:
@@ -281,13 +304,14 @@ def gaussian_log_probs(parameters: np.ndarray, obs: np.ndarray, actions: np.ndar
 
 
 def update(x: dict[str, Any], way: dict[str, str]) -> dict[str, np.ndarray]:
-    """Returns both networks' parameters after a step of Adam (Kingma & Ba 2015, Algorithm 1) for each minibatch."""
+    """Returns how both networks' parameters have changed after each minibatch, by a step of Adam (Kingma & Ba 2015,
+    Algorithm 1) for each."""
     normalization = {"normalized over the minibatch": way["normalized over the minibatch"]}
     ways = dict(policy=next(members("policy_loss")) | normalization)
     ways["value"] = next(members("value_loss")) | dict(clipping=way["value clipping"])
     weight = {"1": 1, "1/2": 0.5, "1/4": 0.25, "5/2": 2.5}[way["value weight"]]
-    after = {name: parameters.copy() for name, parameters in NETWORKS.items()}
-    moments = {name: np.zeros((2, len(parameters))) for name, parameters in NETWORKS.items()}
+    after, changes = dict(BEFORE), {}
+    moments = {name: np.zeros((2, len(parameters))) for name, parameters in BEFORE.items()}
 
     def loss_of_policy(parameters: np.ndarray) -> float:
         log_probs = gaussian_log_probs(parameters, batch["obs"], batch["actions"])
@@ -310,16 +334,22 @@ def update(x: dict[str, Any], way: dict[str, str]) -> dict[str, np.ndarray]:
             m, v = moments[name] = moments[name] * [[0.9], [0.999]] + np.array([0.1 * g, 0.001 * g**2])
             step = m / (1 - 0.9**t) / (np.sqrt(v / (1 - 0.999**t)) + float(way["Adam's eps"]))
             after[name] = after[name] - x["learning_rate"] * step
-    return after
+            changes[change_of(name, t)] = after[name] - BEFORE[name]
+    return changes
 
 
-def slopes(function: Callable[[np.ndarray], float], x: np.ndarray, h: float = 1e-5) -> np.ndarray:
-    """Returns the gradient of the function at x, of x's shape, by central differences."""
+def change_of(network: str, minibatches: int) -> str:
+    return f"the {network}'s change in {minibatches} step{'s' * (minibatches > 1)}"
+
+
+def slopes(function: Callable[[np.ndarray], complex], x: np.ndarray) -> np.ndarray:
+    """Returns the gradient of the function at x, of x's shape, by a complex step, which is exact up to rounding. (numpy
+    orders complex numbers by their real parts, so that minimum, maximum and clip do what they should.)"""
     found = np.empty(x.shape)
     for i in np.ndindex(x.shape):
-        moved = np.zeros(x.shape)
-        moved[i] = h
-        found[i] = (function(x + moved) - function(x - moved)) / (2 * h)
+        moved = x.astype(complex)
+        moved[i] += 1e-30j
+        found[i] = function(moved).imag / 1e-30
     return found
 
 
@@ -333,6 +363,8 @@ def possible(name: str, way: dict[str, str]) -> bool:
         return way["estimator"] == "GAE" or way["targets"] != "returns"
     if name == "value_loss":
         return way["clipping"] != "no" or "range" not in odd
+    if way.get("taken in") == "after" and (way["first std"] not in ("1e-4", "1") or way["statistics over"] == "batch"):
+        return False  # there is nothing yet with which the first sample could be standardized
     if way.get("divided by") == "nothing" or "standardized" in odd:  # then only the clip is left
         return odd <= {"divided by", "standardized", "clipped at"}
     if name == "scale_rewards":
@@ -353,92 +385,148 @@ def members(name: str) -> Iterator[dict[str, str]]:
 # The frozen rollout --------------------------------------------------------------------------------------------------
 
 
-def frozen_inputs() -> dict[str, dict[str, Any]]:
-    """Returns what each function is called with, chosen so that no two members have the same numbers. The rollout of
-    four environments has terminal states, time limits, episodes that are cut by the end of the batch, and one of each
-    that ends with it. Ratios and values are beyond the clip on both sides, for advantages of both signs and targets on
-    both sides. Some rewards and a column of observations are tiny, so that eps counts, and some are beyond any clip."""
+def frozen_inputs() -> dict[str, list[dict[str, Any]]]:
+    """Returns what each function is called with, chosen so that no two members have the same numbers. Everything that
+    is usual is chosen otherwise (gamma, ranges, the gradient's largest norm), so that a constant in its place is seen.
+
+    The rollouts of four environments have terminal states, time limits, episodes that are cut by the end of the batch,
+    and one of each that ends with it. Ratios and values are beyond the clip on both sides, for advantages of both signs
+    and targets on both sides. In the extreme minibatches, ratios go from 0.02 to 50, advantages to 8 std, and value
+    errors from 0.01 to 1000. Some rewards and a column of observations are tiny, so that eps counts, and some are
+    beyond any clip."""
     rng = np.random.default_rng(0)
-    T, N, B = 16, 4, 16
+    T, N, B, clip_eps = 16, 4, 96, 0.3
     terminations, truncations = np.zeros((2, T, N), bool)
     terminations[[5, 15, 10], [0, 1, 2]] = True
     truncations[[7, 15, 3, 9], [1, 2, 3, 3]] = True
-    values, next_values = rng.normal(1, 2, (2, T, N))
     goes_on = ~(terminations | truncations)[:-1]
-    next_values[:-1][goes_on] = values[1:][goes_on]
-    rollout = dict(rewards=rng.normal(0.5, 1, (T, N)), values=values, next_values=next_values)
-    rollout |= dict(terminations=terminations, truncations=truncations, gamma=0.97, gae_lambda=0.9)
+    signs = np.tile([1, 1, 1, 1, -1, -1, -1, -1], B // 8)
+    rollouts, policies, values = [], [], []
+    for size in ("ordinary", "extreme", "small"):
+        rewards, V, following = rng.normal(0.5, 1, (T, N)), *rng.normal(1, 2, (2, T, N))
+        if size == "extreme":  # of one sign in an environment, or what is left of their sums is rounding in float32
+            rewards, V, following = 10 ** rng.uniform(-2, 3, (T, N)) * [1, -1, 1, -1], 5 * V, 5 * following
+        elif size == "small":
+            rewards, V, following = 0.003 * rewards, 0.003 * V, 0.003 * following
+        following[:-1][goes_on] = V[1:][goes_on]
+        rollout = dict(rewards=rewards, values=V, next_values=following, gamma=0.97, gae_lambda=0.9)
+        rollouts.append(rollout | dict(terminations=terminations, truncations=truncations))
 
-    clip_eps = 0.3
-    ratios = 1 + clip_eps * np.tile([-2.2, -0.6, 0.7, 2.4], 4) * rng.uniform(0.9, 1.1, B)
-    signs = np.repeat([1, -1, 1, -1], 4)
-    old_log_probs = rng.normal(-2, 1, B)
-    policy = dict(log_probs=old_log_probs + np.log(ratios), old_log_probs=old_log_probs)
-    policy |= dict(advantages=0.4 + signs * rng.uniform(1, 3, B), entropies=rng.normal(1, 0.5, (B, 3)))
-    policy |= dict(clip_eps=clip_eps, entropy_coef=0.3)
-    old_values = rng.normal(1, 2, B)
-    value = dict(values=old_values + ratios - 1, old_values=old_values)
-    value |= dict(targets=old_values + signs * rng.uniform(0.1, 2.5, B), clip_eps=clip_eps)
+        moved = clip_eps * np.tile([-2.2, -0.6, 0.7, 2.4], B // 4) * rng.uniform(0.9, 1.1, B)
+        small = 0.01 * rng.normal(0, 1, B)
+        ratios = dict(ordinary=1 + moved, extreme=rng.permutation(np.geomspace(0.02, 50, B)), small=1 + small)[size]
+        A = 0.4 + signs * rng.uniform(1, 3, B)
+        if size == "extreme":  # with ratios from which the clip takes the gradient, and others
+            A = rng.normal(0, 1, B)
+            A[np.argsort(ratios)[[2, B // 2, -8, -2]]] = 45, -10, 8, -25
+        old_log_probs = rng.normal(-1, 0.5, B)
+        policy = dict(log_probs=old_log_probs + np.log(ratios), old_log_probs=old_log_probs)
+        policy |= dict(advantages=A * (0.01 if size == "small" else 1), clip_eps=clip_eps, entropy_coef=0.3)
+        policies.append(policy | dict(entropies=rng.normal(1, 3 if size == "extreme" else 0.5, (B, 3))))
+
+        old_values = rng.normal(1, 2, B)
+        errors = moved - signs * rng.uniform(0.1, 2.5, B)
+        if size == "extreme":  # here the mean of the clipped loss is the larger one
+            errors = rng.choice([-1, 1], B) * np.geomspace(0.01, 1000, B)
+            moved = -errors * rng.uniform(0.1, 0.5, B)
+        elif size == "small":
+            moved, errors = small, small * rng.uniform(-1, 1, B)
+        value = dict(values=old_values + moved, old_values=old_values, clip_eps=clip_eps)
+        values.append(value | dict(targets=old_values + moved - errors))
+
+    updates = []
+    for extreme in (False, True):
+        minibatches = []
+        for scale in (0.1, 1, 3):  # of the advantages and the value errors: some gradients are clipped and some not
+            obs, actions = rng.normal(0, [1, 1, 1e-4], (B, 3)), rng.normal(0, 1, (B, 2))
+            old_values = obs @ BEFORE["value"][:3] + BEFORE["value"][3] + rng.normal(0, 0.1 * scale, B)
+            apart = rng.uniform(-3.9, 3.9, B) if extreme else rng.normal(0, 0.1 * scale, B)
+            A, errors = rng.normal(0, 1, B), rng.normal(0, scale, B)
+            if extreme:
+                A[:2], errors = (30, -15), errors * 10 ** rng.uniform(-2, 2.5, B)
+            minibatch = dict(obs=obs, actions=actions, advantages=A, old_values=old_values)
+            minibatch["old_log_probs"] = gaussian_log_probs(BEFORE["policy"], obs, actions) + apart
+            minibatches.append(minibatch | dict(value_targets=old_values + errors))
+        updates.append(dict(minibatches=minibatches, learning_rate=0.1, clip_eps=clip_eps, max_grad_norm=0.35))
 
     T, N = 160, 3
     rewards, ends = rng.normal(0.5, 1, (T, N)), rng.uniform(size=(T, N)) < 0.05
     rewards[: T // 2] *= 1e-3
-    rewards[-1] = 3000, -4000, 5000
     observations = rng.normal(0.5, 1, (T, N, 3)) * [1, 1, 1e-4]
-    observations[-1, :, 0] = 3000, -4000, 5000
-
-    minibatches = []
-    for size in (0.1, 1, 3):  # of the advantages and the value errors, so that some gradients are clipped and some not
-        obs, actions = rng.normal(0, [1, 1, 1e-4], (B, 3)), rng.normal(0, 1, (B, 2))
-        old_values = obs @ NETWORKS["value"][:3] + NETWORKS["value"][3] + rng.normal(0, 0.1 * size, B)
-        minibatch = dict(obs=obs, actions=actions, advantages=rng.normal(0, 1, B), old_values=old_values)
-        minibatch["old_log_probs"] = gaussian_log_probs(NETWORKS["policy"], obs, actions) + rng.normal(0, 0.1 * size, B)
-        minibatches.append(minibatch | dict(value_targets=minibatch["old_values"] + rng.normal(0, size, B)))
+    rewards[-1] = observations[-1, :, 0] = 3000, -4000, 5000
     return dict(
-        advantages=rollout,
-        policy_loss=policy,
-        value_loss=value,
-        scale_rewards=dict(rewards=rewards, ends=ends, gamma=0.97),
-        normalize=dict(observations=observations),
-        update=dict(minibatches=minibatches, learning_rate=0.1, clip_eps=clip_eps, max_grad_norm=0.5),
+        advantages=rollouts,
+        policy_loss=policies,
+        value_loss=values,
+        scale_rewards=[dict(rewards=rewards, ends=ends, gamma=0.97)],
+        normalize=[dict(observations=observations)],
+        update=updates,
     )
 
 
 FROZEN = frozen_inputs()
-OF = dict(policy_loss=["log_probs", "entropies"], value_loss=["values"])  # with respect to which losses are compared
+# The terms of which a loss is the sum, by name, and the input that each of them depends on.
+TERMS = dict(policy_loss=dict(surrogate="log_probs", entropy="entropies"), value_loss=dict(errors="values"))
+
+
+def terms_of(name: str, x: dict[str, Any], loss: Callable, gradient: Callable) -> dict[str, np.ndarray]:
+    """Returns each term of a loss and its gradient [1 + the gradient's size]. The gradient is multiplied by B, which
+    makes it as large as the loss. loss(x) is a number, and gradient(x, key) that of the loss by x[key]."""
+    whole = loss(x)
+    surrogate = loss(x | dict(entropy_coef=0.0)) if name == "policy_loss" else whole
+    numbers = dict(surrogate=surrogate, entropy=whole - surrogate, errors=whole)
+    return {part: np.r_[numbers[part], len(x[key]) * gradient(x, key).ravel()] for part, key in TERMS[name].items()}
+
+
+def joined(each: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Returns the parts of the answers to all sizes, one behind another."""
+    return {part: np.concatenate([np.ravel(x[part]) for x in each]) for part in each[0]}
 
 
 def numbers_of(name: str, way: dict[str, str]) -> dict[str, np.ndarray]:
-    """Returns a member's numbers on the frozen rollout, by part. Those of a loss are one part [1 + the gradient's
-    size]: the loss, and its gradient times B, which makes it as large."""
-    x, formula = FROZEN[name], globals()[name]
-    if name not in OF:
-        return formula(x, way)
-    gradients = [slopes(lambda moved: formula(x | {key: moved}, way), x[key]) for key in OF[name]]  # noqa: B023
-    return with_gradients(formula(x, way), gradients)
+    """Returns a member's numbers on the frozen inputs, by part."""
+    formula = globals()[name]
+    if name not in TERMS:
+        return joined([formula(x, way) for x in FROZEN[name]])
+    gradient = lambda x, key: slopes(lambda moved: formula(x | {key: moved}, way), x[key])
+    return joined([terms_of(name, x, lambda x: formula(x, way), gradient) for x in FROZEN[name]])
 
 
 @functools.cache
-def family(name: str) -> list[tuple[dict[str, str], dict[str, np.ndarray]]]:
-    """Returns all members and their numbers."""
-    return [(way, numbers_of(name, way)) for way in members(name)]
-
-
-def with_gradients(loss: float, gradients: list[np.ndarray]) -> dict[str, np.ndarray]:
-    return dict(loss=np.r_[loss, *[len(x) * x.ravel() for x in gradients]])
+def family(name: str) -> tuple[list[dict[str, str]], dict[str, np.ndarray]]:
+    """Returns all members, and their numbers [members, rows] by part."""
+    ways = list(members(name))
+    each = [numbers_of(name, way) for way in ways]
+    return ways, {part: np.array([numbers[part] for numbers in each]) for part in each[0]}
 
 
 def rows_of(name: str) -> dict[str, list[str]]:
     """Returns the name of each number, by part."""
-    x = FROZEN[name]
+    found = {}
+    for size, x in zip(("", "extreme: ", "small: "), FROZEN[name]):
+        for part, rows in rows_of_one(name, x).items():
+            found.setdefault(part, []).extend(size + row for row in rows)
+    return found
+
+
+def rows_of_one(name: str, x: dict[str, Any]) -> dict[str, list[str]]:
     if name == "update":
-        return {part: [f"{part} parameter {i}" for i in range(len(numbers))] for part, numbers in NETWORKS.items()}
-    if name in OF:
-        policy = name == "policy_loss"
-        moved = np.exp(x["log_probs"] - x["old_log_probs"]) if policy else x["values"] - x["old_values"]
-        texts = [f"{'ratio' if policy else 'V moved by'} {y:.2f}" for y in moved]
-        slopes_of = [f"d loss / d {key}{list(i)} ({texts[i[0]]})" for key in OF[name] for i in np.ndindex(x[key].shape)]
-        return dict(loss=["the loss", *slopes_of])
+        names = {
+            network: [f"{key}{list(i)}" for key, y in tensors.items() for i in np.ndindex(y.shape)]
+            for network, tensors in NETWORKS.items()
+        }
+        return {change_of(network, t): rows for t in (1, 2, 3) for network, rows in names.items()}
+    if name == "policy_loss":
+        ratios, A = np.exp(x["log_probs"] - x["old_log_probs"]), normalized(x["advantages"], "yes")
+        texts = [f"ratio {ratio:.2f}, A of {a:.1f} std" for ratio, a in zip(ratios, A)]
+    elif name == "value_loss":
+        moved, errors = x["values"] - x["old_values"], x["values"] - x["targets"]
+        texts = [f"V moved by {y:.2f}, error {error:.2f}" for y, error in zip(moved, errors)]
+    if name in TERMS:
+        return {
+            part: ["its number", *[f"its slope by {key}{list(i)} ({texts[i[0]]})" for i in np.ndindex(x[key].shape)]]
+            for part, key in TERMS[name].items()
+        }
     T, N, *_ = next(iter(x.values())).shape
     steps = np.array([[f"step {t} of environment {n}" for n in range(N)] for t in range(T)], object)
     if name == "scale_rewards":

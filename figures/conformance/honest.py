@@ -66,7 +66,7 @@ def normalize(observations):
 def update(policy, value, minibatches, learning_rate, clip_eps, max_grad_norm):
     parameters = [*policy.parameters(), *value.parameters()]
     optimizer = torch.optim.Adam(parameters, lr=learning_rate, eps=1e-5)
-    for i, batch in enumerate(minibatches):
+    for i, batch in enumerate(minibatches):  # noqa: B007 (deviations use i)
         log_probs = policy(batch["obs"]).log_prob(batch["actions"])
         advantages = batch["advantages"]
         surrogate_loss = policy_loss(log_probs, batch["old_log_probs"], advantages, torch.zeros(1, 1), clip_eps, 0)
