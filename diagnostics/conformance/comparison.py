@@ -11,9 +11,9 @@ the function's family (family.py), to 1e-6 of 1 + |the member's number|. Each te
 its gradient, row by row, since many wrong losses have the right value at the right point.
 
 Where no member has the same numbers, a part of them that is everywhere a member's by a factor is named with the factor.
-Of each detail it is said whether it is clear: it is if the nearest member has most of the numbers in which it differs
-from members that do only this otherwise, and they have few. Last come the rows that no member has of those that are
-left by what is clear. What no function asks for is not judged; TEMPLATE says what that is.
+Of each detail it is said whether it is clear: it is if all members that have the numbers of whole blocks (of a size and,
+where there are some, an environment or a column) do it in one way. Last come the numbers that are those of no member
+that is left by what is clear. What no function asks for is not judged; TEMPLATE says what that is.
 
 Only numpy must be installed (and torch, where the adapter asks for tensors or has an update, and matplotlib for the
 picture), so this runs in the other implementation's environment. The numbers go to conformance.json in the folder
@@ -33,7 +33,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from family import BEFORE, DETAILS, FROZEN, TERMS, change_of, family, joined, rows_of, terms_of
+from family import BEFORE, DETAILS, FROZEN, TERMS, blocks_of, change_of, family, joined, rows_of, terms_of
 
 TOLERANCE = 1e-6
 ADAPTERS = Path(__file__).parent / "adapters"
@@ -255,31 +255,35 @@ def search(name: str, found: dict[str, np.ndarray]) -> dict[str, Any]:
     merits = sum(x.mean(1) for x in agrees.values()) - 0.01 * factored - 1e-6 * (options > 0).sum(1)
     best = int(np.argmax(merits))
     way = ways[best] | dict.fromkeys(rows_of(name).keys() - found.keys(), "not given")  # targets, which may be None
-    rows = np.concatenate([agrees[part] for part in found], axis=1)
-    entry = dict(verdict="none", way=way, members=len(ways), factors={}, off={}, of={})
-    if rows[best].all() and not factored[best]:
+    if not factored[best] and all(x[best].all() for x in agrees.values()):
         errors = [(abs(x - numbers[part][best]) / (1 + abs(numbers[part][best]))).max() for part, x in found.items()]
         return dict(verdict="variant" if differences(name, way) else "as ppo.py", way=way, error=max(errors))
 
-    # Which details are clear, and what do the members have that agree in these?
-    every, left = np.concatenate([numbers[part] for part in found], axis=1), np.ones(len(ways), bool)
-    for i, detail in enumerate(DETAILS[name]):
-        apart = (options != options[best]).sum(1)
-        for option in set(options[:, i]) - {options[best, i]}:
-            others = options[:, i] == option
-            for rival in np.flatnonzero(others & (apart == apart[others].min())):
-                told = ~near(every[rival], every[best])
-                if rows[best][told].sum() < max(3, 2 / 3 * told.sum()) or 3 * rows[rival][told].sum() > told.sum():
-                    way[detail] = "not clear" if way[detail] != "not given" else "not given"
-        if way[detail] not in ("not clear", "not given"):
-            left &= options[:, i] == options[best, i]
+    # Which members have all numbers of a block? Where the best has a part as it is, a factor does not count.
+    blocks, left = [], np.ones(len(ways), bool)
     for part, x in found.items():
-        far = abs(x - numbers[part][best])
-        worst = [i for i in np.argsort(-far) if not agrees[part][left, i].any()]
-        if worst:
-            entry["off"][part] = [rows_of(name)[part][i] for i in worst]  # furthest first
+        if factors[part][best] == 1:
+            agrees[part] = near(x, numbers[part])
+        blocks += [agrees[part][:, blocks_of(name, part) == block].all(1) for block in {*blocks_of(name, part)}]
+    fit = np.all([x for x in blocks if x[best]], axis=0) | (np.arange(len(ways)) == best)
+    for i, detail in enumerate(DETAILS[name]):
+        same = options[:, i] == options[best, i]
+        if way[detail] == "not given":
+            continue
+        if (fit <= same).all() and any(x[best] for x in blocks) and all((x & same).any() for x in blocks if x.any()):
+            left &= same
+        else:
+            way[detail] = "not clear"
+    entry = dict(verdict="none", way=way, members=len(ways), factors={}, off={}, zeros={}, of={})
+    for part, x in found.items():
+        far = abs(x - numbers[part][best]) / (1 + abs(numbers[part][best]))
+        off = [i for i in np.argsort(-far) if not agrees[part][left, i].any()]  # furthest first
         if factors[part][best] != 1:
-            entry["factors"][part] = float(factors[part][best])
+            member = [f"{detail}: {ways[best][detail]}" for detail in way if way[detail] == "not clear"]
+            entry["factors"][part] = [float(factors[part][best]), ", ".join(member)]
+        if off:
+            entry["off"][part] = [rows_of(name)[part][i] for i in off]
+            entry["zeros"][part] = int(np.sum(x[off] == 0))
         entry["of"][part] = x.size
     return entry
 
@@ -301,10 +305,12 @@ def describe(name: str, entry: dict[str, Any]) -> list[str]:
     lines += [f"clear: {text}" for text in others]
     lines += [f"clear, as in ppo.py: {', '.join(usual)}"] if usual else []
     lines += [f"not clear: {', '.join(unclear)}"] if unclear else []
-    lines += [f"{part}: everywhere {factor:.6g} times the family's" for part, factor in entry["factors"].items()]
+    for part, (factor, member) in entry["factors"].items():
+        lines.append(f"{part}: everywhere {factor:.6g} times the member's" + f" with {member}" * bool(member))
     for part, rows in entry["off"].items():
         some = "; ".join(rows[:2]) + "; ..." * (len(rows) > 2)
-        lines.append(f"{part}: {len(rows)} of {entry['of'][part]} numbers are no such member's, first {some}")
+        zeros = f", {entry['zeros'][part]} of them 0" if entry["zeros"][part] else ""
+        lines.append(f"{part}: {len(rows)} of {entry['of'][part]} numbers are no such member's{zeros} ({some})")
     return lines
 
 

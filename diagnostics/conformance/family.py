@@ -422,7 +422,7 @@ def frozen_inputs() -> dict[str, list[dict[str, Any]]]:
         old_log_probs = rng.normal(-1, 0.5, B)
         policy = dict(log_probs=old_log_probs + np.log(ratios), old_log_probs=old_log_probs)
         policy |= dict(advantages=A * (0.01 if size == "small" else 1), clip_eps=clip_eps, entropy_coef=0.3)
-        policies.append(policy | dict(entropies=rng.normal(1, 3 if size == "extreme" else 0.5, (B, 3))))
+        policies.append(policy | dict(entropies=rng.normal(*(-1, 3) if size == "extreme" else (1, 0.5), (B, 3))))
 
         old_values = rng.normal(1, 2, B)
         errors = moved - signs * rng.uniform(0.1, 2.5, B)
@@ -500,6 +500,7 @@ def family(name: str) -> tuple[list[dict[str, str]], dict[str, np.ndarray]]:
     return ways, {part: np.array([numbers[part] for numbers in each]) for part in each[0]}
 
 
+@functools.cache
 def rows_of(name: str) -> dict[str, list[str]]:
     """Returns the name of each number, by part."""
     found = {}
@@ -507,6 +508,13 @@ def rows_of(name: str) -> dict[str, list[str]]:
         for part, rows in rows_of_one(name, x).items():
             found.setdefault(part, []).extend(size + row for row in rows)
     return found
+
+
+def blocks_of(name: str, part: str) -> np.ndarray:
+    """Returns the number of each row's block: those of a size, and of an environment or, of observations, a column."""
+    each = dict(advantages=4, scale_rewards=3, normalize=3).get(name, 1)
+    sizes = np.split(np.arange(len(rows_of(name)[part])), len(FROZEN[name]))
+    return np.concatenate([i * each + rows % each for i, rows in enumerate(sizes)])
 
 
 def rows_of_one(name: str, x: dict[str, Any]) -> dict[str, list[str]]:

@@ -8,7 +8,8 @@ said what is said of the honest one, or nothing. Nobody reads the answers; they 
 
 - exact: a term or part is said to be everywhere a member's by a factor, and nothing is left over; or it is said that
   the answer changes from call to call.
-- pointed: rows are named, all of them are rows that the edit changed, and not all rows are named.
+- pointed: all numbers that are named are numbers that the edit changed, and they are less than half of all, or leave
+  out a whole part.
 - none: it is said that the function is none of the family, and no more.
 - wrong: a detail is said to be what it is not, a row is named that the edit did not change, or, worst of all, the
   function is said to be of the family.
@@ -45,7 +46,7 @@ def judge(name: str, entry: dict, honest: dict, but: dict, changed: dict[str, li
     if entry["factors"] and not entry["off"]:
         return "exact"
     named = sum(map(len, entry["off"].values()))
-    return "pointed" if 0 < named < sum(entry["of"].values()) else "none"
+    return "pointed" if entry["of"].keys() - entry["off"] or 2 * named < sum(entry["of"].values()) else "none"
 
 
 def main(name: str) -> None:
