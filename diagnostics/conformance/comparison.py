@@ -10,19 +10,18 @@ on frozen inputs that a seed makes, of ordinary, extreme and small size. Each an
 the function's family (family.py), to 1e-6 of 1 + |the member's number|. Each term of a loss is compared together with
 its gradient, row by row, since many wrong losses have the right value at the right point.
 
-Where no member has the same numbers, a part of them that is everywhere a member's by a factor is named with the factor.
-Of each detail it is said whether it is clear: it is if all members that have the numbers of whole blocks (of a size and,
-where there are some, an environment or a column) do it in one way. Last come the numbers that are those of no member
-that is left by what is clear. What no function asks for is not judged; TEMPLATE says what that is.
+Where no member has the same numbers, a detail is clear if all members that have the numbers of whole blocks (of a size
+and, where there are some, an environment or a column) do it in one way. Then come the factors that make a part a
+member's, and the numbers that no member has of those that are left by what is clear. What no function asks for is not
+judged. TEMPLATE says what that is.
 
-Only numpy must be installed (and torch, where the adapter asks for tensors or has an update, and matplotlib for the
-picture), so this runs in the other implementation's environment. The numbers go to conformance.json in the folder
---out, with an entry for each adapter. The picture shows all entries.
+Only numpy must be installed (and torch, where the adapter asks for tensors or has an update), so this runs in the other
+implementation's environment. The folder --out gets the answers, with an entry for each adapter (conformance.json), and
+a table of all entries (conformance.md).
 """
 
 import argparse
 import copy
-import inspect
 import json
 import runpy
 import sys
@@ -33,7 +32,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from family import BEFORE, DETAILS, FROZEN, TERMS, blocks_of, change_of, family, joined, rows_of, terms_of
+from family import BEFORE, DETAILS, FROZEN, TERMS, blocks_of, family, joined, rows_of, terms_of
 
 TOLERANCE = 1e-6
 ADAPTERS = Path(__file__).parent / "adapters"
@@ -79,12 +78,9 @@ def normalize(observations):
 def update(policy, value, minibatches, learning_rate, clip_eps, max_grad_norm):
     """Changes two torch modules in place, by one step for each minibatch, with a new optimizer. policy maps obs
     [B, obs] to a distribution with log_prob [B] and entropy [B], value to [B]. A minibatch is a dictionary of obs,
-    actions, old_log_probs, advantages, old_values and value_targets. The entropy has no weight. It is called with one,
-    two and three minibatches. Returns nothing."""
+    actions, old_log_probs, advantages, old_values and value_targets. The entropy has no weight. Advantages are
+    normalized already. It is called with one, two and three minibatches. Returns nothing."""
 '''
-
-exec(TEMPLATE, scope := {})
-SIGNATURES = {name: inspect.signature(scope[name]) for name in DETAILS}
 
 # Adapters ------------------------------------------------------------------------------------------------------------
 
@@ -99,29 +95,18 @@ def load_adapter(word: str) -> SimpleNamespace:
     if not path.is_file():
         known = ", ".join(sorted(path.stem.replace("_", "-") for path in ADAPTERS.glob("[!_]*.py")))
         raise Refused(f"no such adapter; give a Python file, or one of {known}")
-    adapter = SimpleNamespace(**runpy.run_path(str(path), run_name=f"adapter_{path.stem}"), path=str(path))
-    if not functions_of(adapter):
-        raise Refused(f"defines none of {', '.join(SIGNATURES)}")
+    scope = runpy.run_path(str(path), run_name=f"adapter_{path.stem}")
+    adapter = SimpleNamespace(**dict(TITLE=path.stem) | scope | dict(path=str(path)))
+    adapter.functions = [name for name in DETAILS if callable(scope.get(name))]
+    if not adapter.functions:
+        raise Refused(f"defines none of {', '.join(DETAILS)}")
     return adapter
-
-
-def functions_of(adapter: SimpleNamespace) -> list[str]:
-    return [name for name in SIGNATURES if callable(getattr(adapter, name, None))]
 
 
 def answers(adapter: SimpleNamespace, name: str) -> dict[str, np.ndarray]:
     """Returns what the adapter's function answers for the frozen inputs, by part as in `numbers_of`. Raises Refused
     where that is no answer, or another one each time."""
-    function = getattr(adapter, name)
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):  # some callables have none that Python could read
-        signature = SIGNATURES[name]
-    try:
-        signature.bind(**SIGNATURES[name].parameters)
-    except TypeError as error:
-        raise Refused(f"is called with {SIGNATURES[name]}: {error}") from error
-    tensors = getattr(adapter, "TENSORS", False)
+    function, tensors = getattr(adapter, name), getattr(adapter, "TENSORS", False)
 
     def answer(x: dict[str, Any]) -> dict[str, np.ndarray]:
         if name == "update":
@@ -169,14 +154,9 @@ def differenced(name: str, function: Callable, x: dict[str, Any]) -> dict[str, n
     loss = lambda x: float(checked(function(**copy.deepcopy(x)), (), "the loss"))
 
     def gradient(x: dict[str, Any], key: str) -> np.ndarray:
-        found = np.empty((3, *x[key].shape))
-        for i in np.ndindex(x[key].shape):
-            for at, h in zip(found, (1e-6, 1e-3, 3e-3)):
-                ends = [copy.copy(x[key]) for _ in range(2)]
-                ends[0][i] += h
-                ends[1][i] -= h
-                at[i] = (loss(x | {key: ends[0]}) - loss(x | {key: ends[1]})) / (2 * h)
-        coarse, middle, wide = found * len(x[key])
+        moved = [h * unit for h in (1e-6, 1e-3, 3e-3) for unit in np.eye(x[key].size).reshape(-1, *x[key].shape)]
+        found = [(loss(x | {key: x[key] + y}) - loss(x | {key: x[key] - y})) / (2 * y.max()) for y in moved]
+        coarse, middle, wide = np.reshape(found, (3, *x[key].shape)) * len(x[key])
         best = (9 * middle - wide) / 8
         if (abs(coarse - best) > 0.01 * (1 + abs(best))).mean() > 0.1:  # and not only at a kink
             raise Refused("the loss is in single precision; finite differences need double (or set TENSORS = True)")
@@ -189,18 +169,17 @@ def differentiated(name: str, function: Callable, x: dict[str, Any]) -> dict[str
     """Returns the terms of a loss of tensors, with their gradients by autograd."""
     import torch
 
-    def loss_of(x: dict[str, Any], *keys: str) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        tensors = {key: torch.tensor(value) if isinstance(value, np.ndarray) else value for key, value in x.items()}
-        for key in TERMS[name].values():
-            tensors[key].requires_grad_()
-        loss = function(**tensors)
-        if not (torch.is_tensor(loss) and loss.requires_grad):
-            raise Refused("must return a tensor that can be differentiated, or set TENSORS = False")
-        return loss, [tensors[key] for key in keys]
+    def loss_of(x: dict[str, Any], key: str | None = None) -> tuple[Any, Any]:
+        tensors = {k: torch.tensor(y, requires_grad=k == key) if isinstance(y, np.ndarray) else y for k, y in x.items()}
+        return function(**tensors), tensors.get(key)
 
     def gradient(x: dict[str, Any], key: str) -> np.ndarray:
-        loss, leaves = loss_of(x, key)
-        [found] = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
+        loss, leaf = loss_of(x, key)
+        if not torch.is_tensor(loss):
+            raise Refused("must return a tensor that can be differentiated, or set TENSORS = False")
+        if not loss.requires_grad:  # it does not depend on this input
+            return np.zeros(x[key].shape)
+        [found] = torch.autograd.grad(loss, [leaf], allow_unused=True, materialize_grads=True)
         return checked(found, x[key].shape, "the gradient")
 
     return terms_of(name, x, lambda x: float(checked(loss_of(x)[0], (), "the loss")), gradient)
@@ -229,7 +208,7 @@ def updated(function: Callable, x: dict[str, Any]) -> dict[str, np.ndarray]:
         function(**x | networks | dict(minibatches=some))
         for name, network in networks.items():
             after = checked(nn.utils.parameters_to_vector(network.parameters()), BEFORE[name].shape, name)
-            changes[change_of(name, n)] = after - BEFORE[name]
+            changes[f"{name} after minibatch {n}"] = after - BEFORE[name]
     return changes
 
 
@@ -239,11 +218,10 @@ def updated(function: Callable, x: dict[str, Any]) -> dict[str, np.ndarray]:
 def search(name: str, found: dict[str, np.ndarray]) -> dict[str, Any]:
     """Returns which member of the family has these numbers or, if none has, what is clear all the same."""
     ways, numbers = family(name)
-    options = np.array([[list(texts).index(way[x]) for x, texts in DETAILS[name].items()] for way in ways])
-    agrees, factors = (
-        {},
-        {},
-    )  # whether members agree, row by row, where the factor of a part is allowed that explains it
+    others = lambda way: [texts[way[x]] for x, texts in DETAILS[name].items() if way[x] in list(texts)[1:]]
+    options = np.array([[[*texts, "not seen"].index(way[x]) for x, texts in DETAILS[name].items()] for way in ways])
+    # Whether members agree, row by row, and the factors that explain a part of theirs that is off.
+    agrees, factors = {}, {}
     for part, x in found.items():
         exact, squares = near(x, numbers[part]), (numbers[part] ** 2).sum(1)
         c = np.divide(numbers[part] @ x, squares, where=squares > 0, out=np.zeros(len(ways)))
@@ -254,10 +232,11 @@ def search(name: str, found: dict[str, np.ndarray]) -> dict[str, Any]:
     factored = sum(x != 1 for x in factors.values())
     merits = sum(x.mean(1) for x in agrees.values()) - 0.01 * factored - 1e-6 * (options > 0).sum(1)
     best = int(np.argmax(merits))
-    way = ways[best] | dict.fromkeys(rows_of(name).keys() - found.keys(), "not given")  # targets, which may be None
+    way = ways[best] | dict.fromkeys(rows_of(name).keys() - found.keys(), "not seen")  # targets, which may be None
     if not factored[best] and all(x[best].all() for x in agrees.values()):
-        errors = [(abs(x - numbers[part][best]) / (1 + abs(numbers[part][best]))).max() for part, x in found.items()]
-        return dict(verdict="variant" if differences(name, way) else "as ppo.py", way=way, error=max(errors))
+        error = max((abs(x - numbers[part][best]) / (1 + abs(numbers[part][best]))).max() for part, x in found.items())
+        verdict = "variant" if others(way) else "as ppo.py"
+        return dict(verdict=verdict, way=way, says=others(way) or [verdict], error=error)
 
     # Which members have all numbers of a block? Where the best has a part as it is, a factor does not count.
     blocks, left = [], np.ones(len(ways), bool)
@@ -268,110 +247,55 @@ def search(name: str, found: dict[str, np.ndarray]) -> dict[str, Any]:
     fit = np.all([x for x in blocks if x[best]], axis=0) | (np.arange(len(ways)) == best)
     for i, detail in enumerate(DETAILS[name]):
         same = options[:, i] == options[best, i]
-        if way[detail] == "not given":
-            continue
-        if (fit <= same).all() and any(x[best] for x in blocks) and all((x & same).any() for x in blocks if x.any()):
+        # A clip may be wider than the numbers of a block. That there is none is clear only if everything says so.
+        wider = ways[best][detail] == "unclipped" and not all(x[best].all() for x in agrees.values())
+        alike = (fit <= same).all() and all((x & same).any() for x in blocks if x.any())
+        if alike and not wider and any(x[best] for x in blocks):
             left &= same
-        else:
+        elif way[detail] != "not seen":
             way[detail] = "not clear"
-    entry = dict(verdict="none", way=way, members=len(ways), factors={}, off={}, zeros={}, of={})
-    for part, x in found.items():
-        far = abs(x - numbers[part][best]) / (1 + abs(numbers[part][best]))
-        off = [i for i in np.argsort(-far) if not agrees[part][left, i].any()]  # furthest first
-        if factors[part][best] != 1:
-            member = [f"{detail}: {ways[best][detail]}" for detail in way if way[detail] == "not clear"]
-            entry["factors"][part] = [float(factors[part][best]), ", ".join(member)]
-        if off:
-            entry["off"][part] = [rows_of(name)[part][i] for i in off]
-            entry["zeros"][part] = int(np.sum(x[off] == 0))
-        entry["of"][part] = x.size
-    return entry
-
-
-def differences(name: str, way: dict[str, str]) -> list[str]:
-    """Says what is done otherwise than in ppo.py."""
-    found = [(texts, way[detail]) for detail, texts in DETAILS[name].items()]
-    return [texts[option] for texts, option in found if option in list(texts)[1:]]
-
-
-def describe(name: str, entry: dict[str, Any]) -> list[str]:
-    """Returns the lines about a function."""
-    others, way = differences(name, entry["way"]), entry["way"]
-    if entry["verdict"] != "none":
-        return others or ["as ppo.py"]
-    usual = [detail for detail, texts in DETAILS[name].items() if way[detail] == next(iter(texts))]
     unclear = [detail for detail in way if way[detail] == "not clear"]
-    lines = [f"none of the {entry['members']} members of the family"]
-    lines += [f"clear: {text}" for text in others]
-    lines += [f"clear, as in ppo.py: {', '.join(usual)}"] if usual else []
-    lines += [f"not clear: {', '.join(unclear)}"] if unclear else []
-    for part, (factor, member) in entry["factors"].items():
-        lines.append(f"{part}: everywhere {factor:.6g} times the member's" + f" with {member}" * bool(member))
-    for part, rows in entry["off"].items():
-        some = "; ".join(rows[:2]) + "; ..." * (len(rows) > 2)
-        zeros = f", {entry['zeros'][part]} of them 0" if entry["zeros"][part] else ""
-        lines.append(f"{part}: {len(rows)} of {entry['of'][part]} numbers are no such member's{zeros} ({some})")
-    return lines
+    usual = [detail for detail in way if way[detail] == next(iter(DETAILS[name][detail]))]
+    says = [f"none of the {len(ways)} members of the family", *[f"clear: {x}" for x in others(way)]]
+    says += [f"clear, as in ppo.py: {', '.join(usual)}"] * bool(usual)
+    says += [f"not clear: {', '.join(unclear)}"] * bool(unclear)
+    off, of = {}, ", ".join(f"{detail}: {ways[best][detail]}" for detail in unclear)
+    for part, x in found.items():
+        if factors[part][best] != 1:
+            says.append(f"{part}: everywhere {factors[part][best]:.6g} times the member's" + f" with {of}" * bool(of))
+        far = abs(x - numbers[part][best]) / (1 + abs(numbers[part][best]))
+        rows = [i for i in np.argsort(-far) if not agrees[part][left, i].any()]  # furthest first
+        if rows:
+            off[part] = [rows_of(name)[part][i] for i in rows]
+            zeros = f", {np.sum(x[rows] == 0)} of them are 0" if (x[rows] == 0).any() else ""
+            some = "; ".join(off[part][:2]) + "; ..." * (len(rows) > 2)
+            says.append(f"{part}: {len(rows)} of {x.size} numbers fit no such member{zeros} ({some})")
+    if not off and not factored[best]:
+        says.append("every number is that of some such member, but none has them all")
+    return dict(verdict="none", way=way, says=says, off=off, factored=bool(factored[best]))
 
 
 # Output --------------------------------------------------------------------------------------------------------------
 
-LETTERS = "ABCDEFGHIJ"
-GREEN, YELLOW, RED = "#7fc8a9", "#f6d186", "#d9534f"
 
-
-def draw(entries: dict[str, dict[str, Any]], path: Path) -> None:
-    """Draws a row for each detail that can be done in more than one way, and a column for each adapter."""
-    from matplotlib.figure import Figure
-
-    columns = [entry["functions"] for entry in entries.values()]
-    rows = [(name, detail) for name in DETAILS if any(name in column for column in columns) for detail in DETAILS[name]]
-    figure = Figure(figsize=(4.4 + 0.62 * len(columns), 1.4 + 0.25 * len(rows)), layout="constrained")
-    axis = figure.subplots()
-    for y, (name, detail) in enumerate(rows):
-        texts, seen = list(DETAILS[name][detail]), {0}
-        for x, column in enumerate(columns):
-            entry = column.get(name)
-            if entry is None or entry["way"][detail] == "not given":
-                continue
-            known = entry["way"][detail] != "not clear"
-            option = texts.index(entry["way"][detail]) if known else 0
-            colour = (GREEN if option == 0 else YELLOW) if known else RED
-            axis.barh(y, 1, left=x, height=1, color=colour, edgecolor="white", linewidth=1)
-            axis.text(x + 0.5, y, LETTERS[option] if known else "×", ha="center", va="center", fontsize=8)
-            seen |= {option} if known else set()
-        key = ";  ".join(f"{LETTERS[i]}: {texts[i]}" for i in sorted(seen))
-        axis.text(len(columns) + 0.15, y, key, va="center", fontsize=7.5)
-    heads = [y for y in range(1, len(rows)) if rows[y][0] != rows[y - 1][0]]
-    axis.hlines([y - 0.5 for y in heads], 0, len(columns), color="0.3", linewidth=0.8)
-    labels = [detail for _, detail in rows]
-    for y in (0, *heads):
-        labels[y] = f"{rows[y][0].replace('_', ' ')}:  {labels[y]}"
-    axis.set_yticks(range(len(rows)), labels, fontsize=8)
-    titles = [entry["title"].rsplit(" ", 1) for entry in entries.values()]
-    axis.set_xticks(np.arange(len(columns)) + 0.5, ["\n".join(title) for title in titles], fontsize=7.5, rotation=35)
-    axis.xaxis.tick_top()
-    axis.tick_params(length=0)
-    axis.set(xlim=(0, len(columns)), ylim=(len(rows) - 0.5, -0.5))
-    axis.spines[:].set_visible(False)
-    figure.savefig(path, dpi=150)
-    print(path)
-
-
-def understood(entry: dict[str, Any]) -> bool:
-    """Tells whether an entry that was read is of this family, and not of an older one."""
-    return all(
-        found["way"].keys() == DETAILS[name].keys()
-        and all(option in {*DETAILS[name][detail], "not given", "not clear"} for detail, option in found["way"].items())
-        for name, found in entry["functions"].items()
-    )
+def table_of(entries: dict[str, dict[str, Any]]) -> str:
+    """Returns a Markdown table with a row for each detail that was seen, and a column for each adapter. What is done
+    otherwise than in ppo.py is in bold."""
+    rows = [["function", "detail", *[entry["title"] for entry in entries.values()]], ["---"] * (len(entries) + 2)]
+    for name, detail in [(name, detail) for name, texts in DETAILS.items() for detail in texts]:
+        usual = next(iter(DETAILS[name][detail]))
+        ways = [entry["functions"].get(name, dict(way={}))["way"].get(detail, "not seen") for entry in entries.values()]
+        if set(ways) != {"not seen"}:
+            cells = [{"not seen": "", usual: usual}.get(way, f"**{way}**") for way in ways]
+            rows.append([name, detail, *cells])
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def read_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("adapters", nargs="*", help="a Python file, or the name of a file in adapters/")
     parser.add_argument("--template", action="store_true", help="print an adapter to fill in, and do nothing else")
-    parser.add_argument("--out", type=Path, default="results/conformance", help="folder for the numbers and picture")
+    parser.add_argument("--out", type=Path, default="results/conformance", help="folder for the two files")
     return parser.parse_args(argv)
 
 
@@ -383,45 +307,42 @@ def main(argv: list[str] | None = None) -> None:
     sys.path.append(str(Path.cwd()))  # for modules of the adapter's own
     refused, measured = [] if args.adapters else ["give one or more adapters (--template prints one)"], {}
 
-    def attempt(what: str, function: Callable, adapter: SimpleNamespace | None, *arguments: Any) -> Any:
+    def attempt(what: str, path: str, function: Callable, *arguments: Any) -> Any:
         try:
-            return function(*[adapter] * bool(adapter), *arguments)
+            return function(*arguments)
         except Refused as error:
             refused.append(f"{what}: {error}")
         except (Exception, SystemExit) as error:  # of the adapter's, so anything
-            frames = traceback.extract_tb(error.__traceback__)
-            frame = [x for x in frames if Path(x.filename) == Path(getattr(adapter, "path", what))] or frames
-            hint = "" if getattr(adapter, "TENSORS", True) else "; the arrays are numpy's, unless TENSORS = True"
-            where = f"{Path(frame[-1].filename).name}, line {frame[-1].lineno}{hint}"
-            refused.append(f"{what}: {' '.join(f'{type(error).__name__}: {error}'.split())} ({where})")
+            lines = [x.lineno for x in traceback.extract_tb(error.__traceback__) if Path(x.filename) == Path(path)]
+            where = f" ({Path(path).name}, line {lines[-1]})" if lines else ""
+            refused.append(f"{what}: {' '.join(f'{type(error).__name__}: {error}'.split())}{where}")
 
     path = args.out / "conformance.json"
     try:
         old = json.loads(path.read_text()) if path.exists() else {}
-        entries = {name: entry for name, entry in old.items() if understood(entry)}
+        table_of(old)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         refused.append(f"{path} is not this program's ({error})")
         args.adapters = []
     for word in args.adapters:
-        if adapter := attempt(word, load_adapter, None, word):
-            title, functions = str(getattr(adapter, "TITLE", Path(word).stem)), {}
-            print(title)
-            for name in functions_of(adapter):
-                if found := attempt(f"{word}: {name}", answers, adapter, name):
+        if adapter := attempt(word, word, load_adapter, word):
+            functions, tensors = {}, getattr(adapter, "TENSORS", False)
+            print(adapter.TITLE)
+            for name in adapter.functions:
+                what = f"{word}: {name}" + " (with arrays, since TENSORS is False)" * (name in TERMS and not tensors)
+                if found := attempt(what, adapter.path, answers, adapter, name):
                     functions[name] = search(name, found)
-                    print(f"  {name:<14}", f"\n{'':<17}".join(describe(name, functions[name])))
+                    print(f"  {name:<14}", f"\n{'':<17}".join(functions[name]["says"]))
             if functions:
-                measured[Path(word).as_posix()] = dict(title=title, functions=functions)
-    try:
-        if measured:
+                measured[Path(word).as_posix()] = dict(title=str(adapter.TITLE), functions=functions)
+    if measured:
+        try:
             args.out.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(entries | measured, indent=1) + "\n")
-            print(path)
-            draw(entries | measured, args.out / "conformance.png")
-    except ImportError:
-        print("conformance: no picture, because matplotlib is not installed", file=sys.stderr)
-    except OSError as error:
-        refused.append(f"cannot write to {args.out} ({error})")
+            path.write_text(json.dumps(old | measured, indent=1) + "\n")
+            path.with_suffix(".md").write_text(table_of(old | measured))
+            print(path, path.with_suffix(".md"), sep="\n")
+        except OSError as error:
+            refused.append(f"cannot write to {args.out} ({error})")
     if refused:
         print(*[f"conformance: {line}" for line in refused], sep="\n", file=sys.stderr)
         raise SystemExit(2)

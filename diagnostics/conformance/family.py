@@ -30,13 +30,11 @@ advantages: end of the batch
 advantages: estimator
     GAE: advantages are those of GAE
     no lambda: lambda is missing from GAE, as if it were 1
-    no critic: advantages are discounted returns, without a critic (reinforce.py)
 advantages: normalized over the batch
     no: advantages are not normalized over the batch
     yes: advantages are normalized over the whole batch
     biased: advantages are normalized over the whole batch, by a std without Bessel's correction
     eps 1e-5: advantages are normalized over the whole batch, with an eps of 1e-5 instead of 1e-8 (ikostrikov)
-    centred: the mean of the batch is subtracted from the advantages (reinforce.py's --baseline mean)
 advantages: targets
     A + V: the value targets are A + V
     returns: the value targets are discounted returns (A with lambda 1, + V)
@@ -45,21 +43,17 @@ policy_loss: surrogate
     clipped: the surrogate is the smaller of the clipped and the unclipped
     unclipped: the ratio is not clipped (ppo_noclip.py, trpo.py)
     only clipped: the surrogate is the clipped ratio's alone, without the smaller of the two
-    log-likelihood: the surrogate is log pi times the advantage, without a ratio (a2c.py, reinforce.py)
-    better half: the surrogate is the better half's weighted log-likelihood (vmpo.py, temperature 1)
+    log-likelihood: the surrogate is log pi times the advantage, without a ratio (a2c.py)
 policy_loss: normalized over the minibatch
     yes: advantages are normalized over the minibatch
     biased: advantages are normalized over the minibatch, by a std without Bessel's correction
     no: advantages are not normalized over the minibatch
 policy_loss: entropy
     bonus: the action's entropy is a bonus
-    mean bonus: the entropy bonus is averaged over the action's dimensions
-    penalty: the action's entropy is a penalty, so its sign is reversed
-    mean penalty: the entropy is a penalty, averaged over the action's dimensions
     unused: the entropy is not used
 value_loss: clipping
     larger: the larger of the clipped and the unclipped loss counts
-    no: the value loss is not clipped (our --no-value-clip)
+    unclipped: the value loss is not clipped (our --no-value-clip)
     smaller: the smaller of the clipped and the unclipped loss counts (IM's formula)
     only clipped: only the clipped prediction's loss counts, so that beyond the clip there is no gradient
     means: the larger of the two means counts, that of the clipped or that of the unclipped loss
@@ -68,14 +62,9 @@ value_loss: error
     squared: the value loss is the mean squared error
     halved: the value loss is half the mean squared error
     smooth_l1: the value loss is the smooth L1 loss
-value_loss: range
-    as given: values are clipped in the range given
-    0.2: values are always clipped by 0.2
 scale_rewards: divided by
     returns: rewards are divided by the running std of discounted returns
     rewards: rewards are scaled around their running mean (our --reward-scale-by rewards)
-    centred: the running mean of discounted returns is subtracted from rewards
-    rewards, centred: the running mean of rewards is subtracted from them and not put back
     rewards, as they are: rewards are divided by their own running std
     nothing: rewards are not scaled (our --no-reward-scale)
 scale_rewards: restart
@@ -107,12 +96,12 @@ samples: eps
 samples: clipped at
     10: the result is clipped at 10
     5: the result is clipped at 5
-    nothing: the result is not clipped (our --no-reward-clip, --no-obs-clip)
+    unclipped: the result is not clipped (our --no-reward-clip, --no-obs-clip)
 update: gradient norm
     own: each network's gradient norm is clipped
     joint: both networks' joint gradient norm is clipped
     policy: only the policy's gradient norm is clipped (our --no-value-grad-clip)
-    no: no gradient norm is clipped (our --no-grad-clip --no-value-grad-clip)
+    unclipped: no gradient norm is clipped (our --no-grad-clip --no-value-grad-clip)
 update: Adam's eps
     1e-5: Adam's eps is 1e-5
     1e-8: Adam's eps is 1e-8
@@ -123,11 +112,8 @@ update: value weight
     5/2: the squared error has weight 5/2
 update: value clipping
     larger: the larger of the clipped and the unclipped value loss counts
-    no: the value loss is not clipped
+    unclipped: the value loss is not clipped
     only clipped: only the clipped prediction's loss counts
-update: normalized over the minibatch
-    yes: advantages are normalized over the minibatch
-    no: advantages are not normalized over the minibatch
 """
 DETAILS, texts = {}, {}
 for line in TABLE.strip().splitlines():
@@ -138,13 +124,8 @@ for line in TABLE.strip().splitlines():
         texts = DETAILS.setdefault(left, {}).setdefault(right, {})
 SAMPLES = DETAILS.pop("samples")
 DETAILS["normalize"] |= SAMPLES
-SOME = {
-    "statistics over": 3,
-    "taken in": 2,
-    "first std": 2,
-    "eps": 2,
-    "clipped at": 3,
-}  # how many of these rewards have
+# How many of these ways rewards have, too.
+SOME = {"statistics over": 3, "taken in": 2, "first std": 2, "eps": 2, "clipped at": 3}
 DETAILS["scale_rewards"] |= {detail: dict(list(texts.items())[: SOME[detail]]) for detail, texts in SAMPLES.items()}
 
 
@@ -154,13 +135,12 @@ DETAILS["scale_rewards"] |= {detail: dict(list(texts.items())[: SOME[detail]]) f
 def normalized(x: np.ndarray, way: str) -> np.ndarray:
     if way == "no":
         return x
-    std = x.std(ddof=way != "biased")
-    return x - x.mean() if way == "centred" else (x - x.mean()) / (std + (1e-5 if way == "eps 1e-5" else 1e-8))
+    return (x - x.mean()) / (x.std(ddof=way != "biased") + (1e-5 if way == "eps 1e-5" else 1e-8))
 
 
 def advantages(x: dict[str, Any], way: dict[str, str]) -> dict[str, np.ndarray]:
     """Returns advantages and value targets [T, N]."""
-    V, truncations = x["values"].copy(), x["truncations"]
+    V, truncations = x["values"], x["truncations"]
     ends = x["terminations"] | (truncations if way["time limit"] != "overlooked" else False)
     following = x["next_values"].copy()  # V of what follows each step
     if way["end of the batch"] != "bootstrapped":
@@ -172,8 +152,6 @@ def advantages(x: dict[str, Any], way: dict[str, str]) -> dict[str, np.ndarray]:
     elif way["time limit"] == "overlooked":
         following[:-1][truncations[:-1]] = V[1:][truncations[:-1]]  # the next row belongs to the next episode
     following[x["terminations"]] = 0
-    if way["estimator"] == "no critic":
-        V, following = 0 * V, 0 * V
 
     def gae(gae_lambda: float) -> np.ndarray:  # Schulman et al. 2016, eq. 16
         deltas = x["rewards"] + x["gamma"] * following - V
@@ -192,72 +170,63 @@ def policy_loss(x: dict[str, Any], way: dict[str, str]) -> float:
     A = normalized(x["advantages"], way["normalized over the minibatch"])
     ratios = np.exp(x["log_probs"] - x["old_log_probs"])
     clipped = ratios.clip(1 - x["clip_eps"], 1 + x["clip_eps"]) * A
-    half = np.argsort(-A)[: len(A) // 2]
-    weights = np.exp(A[half] - A.max())  # a softmax with temperature 1; the KL terms are left out
     surrogate = {
         "clipped": np.minimum(ratios * A, clipped).mean(),  # Schulman et al. 2017, eq. 7
         "unclipped": (ratios * A).mean(),
         "only clipped": clipped.mean(),
         "log-likelihood": (x["log_probs"] * A).mean(),
-        "better half": (weights / weights.sum() * x["log_probs"][half]).sum(),  # GUIDE, Algorithm 8
     }
-    entropy = x["entropies"].mean(0)
-    entropy = entropy.mean() if "mean" in way["entropy"] else entropy.sum()
-    sign = 0 if way["entropy"] == "unused" else 1 if "bonus" in way["entropy"] else -1
-    return -surrogate[way["surrogate"]] - sign * x["entropy_coef"] * entropy
+    entropy = x["entropies"].sum(1).mean() if way["entropy"] == "bonus" else 0
+    return -surrogate[way["surrogate"]] - x["entropy_coef"] * entropy
 
 
 def value_loss(x: dict[str, Any], way: dict[str, str]) -> float:
-    clip_eps = x["clip_eps"] if way["range"] == "as given" else 0.2
-    clipped_values = x["old_values"] + (x["values"] - x["old_values"]).clip(-clip_eps, clip_eps)
+    clipped_values = x["old_values"] + (x["values"] - x["old_values"]).clip(-x["clip_eps"], x["clip_eps"])
     errors, clipped_errors = x["values"] - x["targets"], clipped_values - x["targets"]
     loss = dict(
         squared=np.square,
         halved=lambda e: e**2 / 2,
         smooth_l1=lambda e: np.where(abs(e) < 1, e**2 / 2, e * np.sign(e.real) - 0.5),
     )[way["error"]]
+    clipped, unclipped = loss(clipped_errors), loss(errors)
     losses = {
-        "larger": np.maximum(loss(errors), loss(clipped_errors)),
-        "no": loss(errors),
-        "smaller": np.minimum(loss(errors), loss(clipped_errors)),
-        "only clipped": loss(clipped_errors),
-        "signed": loss(np.maximum(errors, clipped_errors)),
+        "larger": np.maximum(unclipped, clipped).mean(),
+        "unclipped": unclipped.mean(),
+        "smaller": np.minimum(unclipped, clipped).mean(),
+        "only clipped": clipped.mean(),
+        "means": np.maximum(unclipped.mean(), clipped.mean()),
+        "signed": loss(np.maximum(errors, clipped_errors)).mean(),
     }
-    if way["clipping"] == "means":
-        return np.maximum(loss(errors).mean(), loss(clipped_errors).mean())
-    return losses[way["clipping"]].mean()
+    return losses[way["clipping"]]
 
 
 def running(samples: np.ndarray, way: dict[str, str]) -> tuple[np.ndarray, np.ndarray]:
     """Returns mean and divisor with which each sample [T, N, ...] is standardized."""
-    T, N, *shape = samples.shape
-    over = way["statistics over"]
+    (T, N, *shape), over = samples.shape, way["statistics over"]
     # The stream of samples [n, ...] that the statistics take in; where each environment has its own, [n, N, ...].
     stream = samples.swapaxes(0, 1) if over == "in turn" else samples
     stream = stream if over == "each its own" else stream.reshape(T * N, *shape)
     n = np.arange(1, len(stream) + 1).reshape(-1, *[1] * (stream.ndim - 1))
     sums, squares = stream.cumsum(0), (stream**2).cumsum(0)
-    if way["first std"] in ("|mean|", "biased"):
-        mean = sums / n
-        corrected = way["first std"] == "|mean|"
-        variance = (squares - n * mean**2).clip(0) / np.maximum(n - corrected, 1)
-        if corrected:
-            variance[0] = mean[0] ** 2
-    else:
-        weight = float(way["first std"].split(",")[0])  # of a sample before all others, with mean 0 and variance 1
-        mean = sums / (weight + n)
-        if "corrected" in way["first std"]:
-            squares = (squares - sums**2 / n) * n / np.maximum(n - 1, 1) + sums**2 / n
-        variance = (weight + squares) / (weight + n) - mean**2
+    # Before all others comes a sample of some weight, with mean 0 and variance 1.
+    weight = {"1e-4": 1e-4, "1": 1, "1, corrected": 1}.get(way["first std"], 0)
+    mean = sums / (weight + n)
+    if way["first std"] in ("|mean|", "1, corrected"):
+        squares = (squares - sums**2 / n) * n / np.maximum(n - 1, 1) + sums**2 / n
+    variance = ((weight + squares) / (weight + n) - mean**2).clip(0)
+    if way["first std"] == "|mean|":
+        variance[0] = mean[0] ** 2
 
     def of_each(x: np.ndarray, first: float) -> np.ndarray:
         if over == "step by step":
             x = x[N - 1 :: N, None]  # all environments see the statistics after the last of them
+        if over == "batch":
+            x = x[-1:]
         if way["taken in"] == "after":  # then a sample sees what there was before it
             x = np.concatenate([np.full_like(x[:1], first), x[:-1]])
         if over == "in turn":
             return x.reshape(N, T, *shape).swapaxes(0, 1)
-        return np.broadcast_to(x[-1] if over == "batch" else x, samples.shape)
+        return np.broadcast_to(x, samples.shape)
 
     mean, variance = of_each(mean, 0), of_each(variance, 1)
     eps = {"1e-8": 1e-8, "1e-2": 1e-2, "float32's": np.finfo(np.float32).eps}[way["eps"].split()[0]]
@@ -265,7 +234,7 @@ def running(samples: np.ndarray, way: dict[str, str]) -> tuple[np.ndarray, np.nd
 
 
 def bounded(x: np.ndarray, way: dict[str, str]) -> np.ndarray:
-    return x if way["clipped at"] == "nothing" else x.clip(-float(way["clipped at"]), float(way["clipped at"]))
+    return x if way["clipped at"] == "unclipped" else x.clip(-float(way["clipped at"]), float(way["clipped at"]))
 
 
 def scale_rewards(x: dict[str, Any], way: dict[str, str]) -> dict[str, np.ndarray]:
@@ -278,122 +247,97 @@ def scale_rewards(x: dict[str, Any], way: dict[str, str]) -> dict[str, np.ndarra
         R = R * ~end if way["restart"] == "after" else R
     mean, divisor = running(rewards if "rewards" in by else np.array(returns), way)
     scaled = {"nothing": rewards, "rewards": (rewards - mean) / divisor + mean}
-    shifted = rewards - mean if "centred" in by else rewards
-    return dict(rewards=bounded(scaled.get(by, shifted / divisor), way))
+    return dict(rewards=bounded(scaled.get(by, rewards / divisor), way))
 
 
 def normalize(x: dict[str, Any], way: dict[str, str]) -> dict[str, np.ndarray]:
     """Returns normalized observations [T, N, obs]."""
-    mean, divisor = running(x["observations"], way)
-    standardized = (x["observations"] - mean) / divisor if way["standardized"] == "yes" else x["observations"]
-    return dict(observations=bounded(standardized, way))
+    obs, (mean, divisor) = x["observations"], running(x["observations"], way)
+    return dict(observations=bounded((obs - mean) / divisor if way["standardized"] == "yes" else obs, way))
 
 
-# The parameters of the two linear networks of `update`, in torch's order.
-NETWORKS = dict(
-    policy=dict(log_std=np.r_[-0.3, 0.2], weight=np.array([[0.5, -0.4, 0.3], [0.2, 0.6, -0.5]]), bias=np.r_[0.1, -0.1]),
-    value=dict(weight=np.array([[0.4, -0.6, 0.2]]), bias=np.r_[0.1]),
-)
-BEFORE = {name: np.concatenate([x.ravel() for x in network.values()]) for name, network in NETWORKS.items()}
+# The parameters of the two linear networks of `update`, in torch's order, and their names.
+BEFORE = dict(policy=np.r_[-0.3, 0.2, 0.5, -0.4, 0.3, 0.2, 0.6, -0.5, 0.1, -0.1], value=np.r_[0.4, -0.6, 0.2, 0.1])
+WEIGHTS = [f"weight[{i}, {j}]" for i in range(2) for j in range(3)]
+NAMES = dict(policy=["log_std[0]", "log_std[1]", *WEIGHTS, "bias[0]", "bias[1]"], value=[*WEIGHTS[:3], "bias[0]"])
 
 
-def gaussian_log_probs(parameters: np.ndarray, obs: np.ndarray, actions: np.ndarray) -> np.ndarray:
+def gaussian_log_probs(parameters: np.ndarray, x: dict[str, np.ndarray]) -> np.ndarray:
     log_std, weight, bias = np.split(parameters, [2, 8])
-    z = (actions - obs @ weight.reshape(2, 3).T - bias) / np.exp(log_std)
+    z = (x["actions"] - x["obs"] @ weight.reshape(2, 3).T - bias) / np.exp(log_std)
     return (-(z**2) / 2 - log_std - np.log(2 * np.pi) / 2).sum(1)
 
 
 def update(x: dict[str, Any], way: dict[str, str]) -> dict[str, np.ndarray]:
-    """Returns how both networks' parameters have changed after each minibatch, by a step of Adam (Kingma & Ba 2015,
-    Algorithm 1) for each."""
-    normalization = {"normalized over the minibatch": way["normalized over the minibatch"]}
-    ways = dict(policy=next(members("policy_loss")) | normalization)
-    ways["value"] = next(members("value_loss")) | dict(clipping=way["value clipping"])
+    """Returns the networks' changes after each minibatch, by a step of Adam each (Kingma & Ba 2015, Algorithm 1)."""
+    ways = dict(policy=next(members("policy_loss")), value=dict(error="squared", clipping=way["value clipping"]))
     weight = {"1": 1, "1/2": 0.5, "1/4": 0.25, "5/2": 2.5}[way["value weight"]]
     after, changes = dict(BEFORE), {}
     moments = {name: np.zeros((2, len(parameters))) for name, parameters in BEFORE.items()}
-
-    def loss_of_policy(parameters: np.ndarray) -> float:
-        log_probs = gaussian_log_probs(parameters, batch["obs"], batch["actions"])
-        return policy_loss(batch | dict(log_probs=log_probs), ways["policy"])
-
-    def loss_of_value(parameters: np.ndarray) -> float:
-        values = batch["obs"] @ parameters[:3] + parameters[3]
-        return weight * value_loss(batch | dict(values=values), ways["value"])
-
+    losses = dict(
+        policy=lambda x: policy_loss(batch | dict(log_probs=gaussian_log_probs(x, batch)), ways["policy"]),
+        value=lambda x: weight * value_loss(batch | dict(values=batch["obs"] @ x[:3] + x[3]), ways["value"]),
+    )
     for t, minibatch in enumerate(x["minibatches"], start=1):
         batch = minibatch | dict(targets=minibatch["value_targets"], clip_eps=x["clip_eps"])
         batch |= dict(entropies=np.zeros((1, 1)), entropy_coef=0)
-        gradients = dict(policy=slopes(loss_of_policy, after["policy"]), value=slopes(loss_of_value, after["value"]))
+        gradients = {name: slopes(loss, after[name]) for name, loss in losses.items()}
         norms = {name: np.linalg.norm(gradient) for name, gradient in gradients.items()}
         if way["gradient norm"] == "joint":
             norms = dict.fromkeys(norms, np.hypot(*norms.values()))
-        free = dict(policy=["value"], no=["policy", "value"]).get(way["gradient norm"], [])
+        free = dict(policy=["value"], unclipped=["policy", "value"]).get(way["gradient norm"], [])
         for name, gradient in gradients.items():
             g = gradient * (1 if name in free else min(1, x["max_grad_norm"] / (norms[name] + 1e-6)))
             m, v = moments[name] = moments[name] * [[0.9], [0.999]] + np.array([0.1 * g, 0.001 * g**2])
             step = m / (1 - 0.9**t) / (np.sqrt(v / (1 - 0.999**t)) + float(way["Adam's eps"]))
             after[name] = after[name] - x["learning_rate"] * step
-            changes[change_of(name, t)] = after[name] - BEFORE[name]
+            changes[f"{name} after minibatch {t}"] = after[name] - BEFORE[name]
     return changes
-
-
-def change_of(network: str, minibatches: int) -> str:
-    return f"the {network}'s change in {minibatches} step{'s' * (minibatches > 1)}"
 
 
 def slopes(function: Callable[[np.ndarray], complex], x: np.ndarray) -> np.ndarray:
     """Returns the gradient of the function at x, of x's shape, by a complex step, which is exact up to rounding. (numpy
     orders complex numbers by their real parts, so that minimum, maximum and clip do what they should.)"""
-    found = np.empty(x.shape)
-    for i in np.ndindex(x.shape):
-        moved = x.astype(complex)
-        moved[i] += 1e-30j
-        found[i] = function(moved).imag / 1e-30
-    return found
-
-
-def possible(name: str, way: dict[str, str]) -> bool:
-    """Tells whether a member has this way of its own. The others would print another's numbers, or differ from them by
-    less than can be seen."""
-    odd = {detail for detail, option in way.items() if option != next(iter(DETAILS[name][detail]))}
-    if name == "advantages":
-        if way["estimator"] == "no critic":
-            return way["time limit"] == way["end of the batch"] == "terminal" and "targets" not in odd
-        return way["estimator"] == "GAE" or way["targets"] != "returns"
-    if name == "value_loss":
-        return way["clipping"] != "no" or "range" not in odd
-    if way.get("taken in") == "after" and (way["first std"] not in ("1e-4", "1") or way["statistics over"] == "batch"):
-        return False  # there is nothing yet with which the first sample could be standardized
-    if way.get("divided by") == "nothing" or "standardized" in odd:  # then only the clip is left
-        return odd <= {"divided by", "standardized", "clipped at"}
-    if name == "scale_rewards":
-        return "restart" not in odd or "rewards" not in way["divided by"]
-    if name == "normalize" and way["first std"] in ("1", "1, corrected"):  # a variance beside which eps counts little
-        return "root" not in way["eps"] and (way["statistics over"] == "batch" or way["first std"] == "1")
-    return True
+    units = np.eye(x.size).reshape(-1, *x.shape)
+    return np.reshape([function(x + 1e-30j * unit).imag / 1e-30 for unit in units], x.shape)
 
 
 def members(name: str) -> Iterator[dict[str, str]]:
-    """Yields the family of a function, ppo.py's defaults first."""
+    """Yields the ways of all members of a function's family, ppo.py's defaults first."""
     for options in itertools.product(*DETAILS[name].values()):
         way = dict(zip(DETAILS[name], options))
-        if possible(name, way):
+        batch = way.get("statistics over") == "batch"
+        if not (batch and way["taken in"] == "after") and (batch or way.get("first std") != "1, corrected"):
             yield way
+
+
+@functools.cache
+def family(name: str) -> tuple[list[dict[str, str]], dict[str, np.ndarray]]:
+    """Returns the ways of all members, and their numbers [members, rows] by part. Members with the same numbers are
+    one, and the details in which they differ are "not seen" (the statistics of what is not standardized, say)."""
+    ways, kept = [], []
+    for way in members(name):
+        numbers = numbers_of(name, way)
+        x = np.concatenate(list(numbers.values()))
+        same = [known for known, (_, y) in zip(ways, kept) if (abs(x - y) <= 1e-5 * (1 + abs(y))).all()]
+        if same:
+            same[0].update({detail: "not seen" for detail in way if way[detail] != same[0][detail]})
+        else:
+            ways.append(way)
+            kept.append((numbers, x))
+    return ways, {part: np.array([numbers[part] for numbers, _ in kept]) for part in kept[0][0]}
 
 
 # The frozen rollout --------------------------------------------------------------------------------------------------
 
 
 def frozen_inputs() -> dict[str, list[dict[str, Any]]]:
-    """Returns what each function is called with, chosen so that no two members have the same numbers. Everything that
-    is usual is chosen otherwise (gamma, ranges, the gradient's largest norm), so that a constant in its place is seen.
-
-    The rollouts of four environments have terminal states, time limits, episodes that are cut by the end of the batch,
-    and one of each that ends with it. Ratios and values are beyond the clip on both sides, for advantages of both signs
-    and targets on both sides. In the extreme minibatches, ratios go from 0.02 to 50, advantages to 8 std, and value
-    errors from 0.01 to 1000. Some rewards and a column of observations are tiny, so that eps counts, and some are
-    beyond any clip."""
+    """Returns what each function is called with. Whatever is usual is chosen otherwise (gamma, ranges, the gradient's
+    largest norm), so that a constant in its place is seen. The rollouts of four environments have terminal states, time
+    limits, episodes that are cut by the end of the batch, and one of each that ends with it. Ratios and values are
+    beyond the clip on both sides, for advantages and errors of both signs. In the extreme minibatches, ratios go from
+    0.02 to 50, advantages to 8 std, and value errors from 0.01 to 1000. Some rewards and a column of observations are
+    tiny, so that eps counts, and some are beyond any clip."""
     rng = np.random.default_rng(0)
     T, N, B, clip_eps = 16, 4, 96, 0.3
     terminations, truncations = np.zeros((2, T, N), bool)
@@ -402,66 +346,50 @@ def frozen_inputs() -> dict[str, list[dict[str, Any]]]:
     goes_on = ~(terminations | truncations)[:-1]
     signs = np.tile([1, 1, 1, 1, -1, -1, -1, -1], B // 8)
     rollouts, policies, values = [], [], []
-    for size in ("ordinary", "extreme", "small"):
-        rewards, V, following = rng.normal(0.5, 1, (T, N)), *rng.normal(1, 2, (2, T, N))
-        if size == "extreme":  # of one sign in an environment, or what is left of their sums is rounding in float32
-            rewards, V, following = 10 ** rng.uniform(-2, 3, (T, N)) * [1, -1, 1, -1], 5 * V, 5 * following
-        elif size == "small":
-            rewards, V, following = 0.003 * rewards, 0.003 * V, 0.003 * following
+    for extreme, scale in ((False, 1), (True, 1), (False, 0.003)):
+        # Large rewards are of one sign in an environment, or what is left of their sums would be rounding in float32.
+        rewards = 10 ** rng.uniform(-2, 3, (T, N)) * [1, -1, 1, -1] if extreme else rng.normal(0.5, 1, (T, N)) * scale
+        V, following = rng.normal(1, 2, (2, T, N)) * (5 if extreme else scale)
         following[:-1][goes_on] = V[1:][goes_on]
         rollout = dict(rewards=rewards, values=V, next_values=following, gamma=0.97, gae_lambda=0.9)
         rollouts.append(rollout | dict(terminations=terminations, truncations=truncations))
 
-        moved = clip_eps * np.tile([-2.2, -0.6, 0.7, 2.4], B // 4) * rng.uniform(0.9, 1.1, B)
-        small = 0.01 * rng.normal(0, 1, B)
-        ratios = dict(ordinary=1 + moved, extreme=rng.permutation(np.geomspace(0.02, 50, B)), small=1 + small)[size]
-        A = 0.4 + signs * rng.uniform(1, 3, B)
-        if size == "extreme":  # with ratios from which the clip takes the gradient, and others
-            A = rng.normal(0, 1, B)
+        moved = scale * clip_eps * np.tile([-2.2, -0.6, 0.7, 2.4], B // 4) * rng.uniform(0.9, 1.1, B)
+        ratios, A = 1 + moved, scale * (0.4 + signs * rng.uniform(1, 3, B))
+        errors, entropies = moved - scale * signs * rng.uniform(0.1, 2.5, B), rng.normal(1, 0.5, (B, 3))
+        if extreme:  # the clip takes the gradient from some large advantages, and the clipped value loss is the larger
+            ratios, A = rng.permutation(np.geomspace(0.02, 50, B)), rng.normal(0, 1, B)
             A[np.argsort(ratios)[[2, B // 2, -8, -2]]] = 45, -10, 8, -25
-        old_log_probs = rng.normal(-1, 0.5, B)
-        policy = dict(log_probs=old_log_probs + np.log(ratios), old_log_probs=old_log_probs)
-        policy |= dict(advantages=A * (0.01 if size == "small" else 1), clip_eps=clip_eps, entropy_coef=0.3)
-        policies.append(policy | dict(entropies=rng.normal(*(-1, 3) if size == "extreme" else (1, 0.5), (B, 3))))
-
-        old_values = rng.normal(1, 2, B)
-        errors = moved - signs * rng.uniform(0.1, 2.5, B)
-        if size == "extreme":  # here the mean of the clipped loss is the larger one
-            errors = rng.choice([-1, 1], B) * np.geomspace(0.01, 1000, B)
+            errors, entropies = rng.choice([-1, 1], B) * np.geomspace(0.01, 1000, B), rng.normal(-1, 3, (B, 3))
             moved = -errors * rng.uniform(0.1, 0.5, B)
-        elif size == "small":
-            moved, errors = small, small * rng.uniform(-1, 1, B)
-        value = dict(values=old_values + moved, old_values=old_values, clip_eps=clip_eps)
-        values.append(value | dict(targets=old_values + moved - errors))
+        old_log_probs, old_values = rng.normal(-1, 0.5, B), rng.normal(1, 2, B)
+        policy = dict(log_probs=old_log_probs + np.log(ratios), old_log_probs=old_log_probs, advantages=A)
+        policies.append(policy | dict(entropies=entropies, clip_eps=clip_eps, entropy_coef=0.3))
+        value = dict(values=old_values + moved, old_values=old_values, targets=old_values + moved - errors)
+        values.append(value | dict(clip_eps=clip_eps))
 
-    updates = []
-    for extreme in (False, True):
-        minibatches = []
-        for scale in (0.1, 1, 3):  # of the advantages and the value errors: some gradients are clipped and some not
-            obs, actions = rng.normal(0, [1, 1, 1e-4], (B, 3)), rng.normal(0, 1, (B, 2))
-            old_values = obs @ BEFORE["value"][:3] + BEFORE["value"][3] + rng.normal(0, 0.1 * scale, B)
-            apart = rng.uniform(-3.9, 3.9, B) if extreme else rng.normal(0, 0.1 * scale, B)
-            A, errors = rng.normal(0, 1, B), rng.normal(0, scale, B)
-            if extreme:
-                A[:2], errors = (30, -15), errors * 10 ** rng.uniform(-2, 2.5, B)
-            minibatch = dict(obs=obs, actions=actions, advantages=A, old_values=old_values)
-            minibatch["old_log_probs"] = gaussian_log_probs(BEFORE["policy"], obs, actions) + apart
-            minibatches.append(minibatch | dict(value_targets=old_values + errors))
-        updates.append(dict(minibatches=minibatches, learning_rate=0.1, clip_eps=clip_eps, max_grad_norm=0.35))
+    def minibatch(scale: float, extreme: bool) -> dict[str, np.ndarray]:
+        x = dict(obs=rng.normal(0, [1, 1, 1e-4], (B, 3)), actions=rng.normal(0, 1, (B, 2)))
+        old_values = x["obs"] @ BEFORE["value"][:3] + BEFORE["value"][3] + rng.normal(0, 0.1 * scale, B)
+        apart = rng.uniform(-3.9, 3.9, B) if extreme else rng.normal(0, 0.1 * scale, B)
+        A, errors = rng.normal(0, 1, B), rng.normal(0, scale, B)
+        if extreme:
+            A[:2], errors = (30, -15), errors * 10 ** rng.uniform(-2, 2.5, B)
+        x |= dict(old_values=old_values, value_targets=old_values + errors, advantages=normalized(A, "yes"))
+        return x | dict(old_log_probs=gaussian_log_probs(BEFORE["policy"], x) + apart)
 
+    settings = dict(learning_rate=0.1, clip_eps=clip_eps, max_grad_norm=0.35)
+    updates = [  # with errors of three sizes, so that some gradients are clipped and some are not
+        dict(minibatches=[minibatch(scale, extreme) for scale in (0.1, 1, 3)], **settings) for extreme in (False, True)
+    ]
     T, N = 160, 3
     rewards, ends = rng.normal(0.5, 1, (T, N)), rng.uniform(size=(T, N)) < 0.05
     rewards[: T // 2] *= 1e-3
     observations = rng.normal(0.5, 1, (T, N, 3)) * [1, 1, 1e-4]
     rewards[-1] = observations[-1, :, 0] = 3000, -4000, 5000
-    return dict(
-        advantages=rollouts,
-        policy_loss=policies,
-        value_loss=values,
-        scale_rewards=[dict(rewards=rewards, ends=ends, gamma=0.97)],
-        normalize=[dict(observations=observations)],
-        update=updates,
-    )
+    found = dict(advantages=rollouts, policy_loss=policies, value_loss=values, update=updates)
+    rewards = dict(rewards=rewards, ends=ends, gamma=0.97)
+    return found | dict(scale_rewards=[rewards], normalize=[dict(observations=observations)])
 
 
 FROZEN = frozen_inputs()
@@ -493,21 +421,11 @@ def numbers_of(name: str, way: dict[str, str]) -> dict[str, np.ndarray]:
 
 
 @functools.cache
-def family(name: str) -> tuple[list[dict[str, str]], dict[str, np.ndarray]]:
-    """Returns all members, and their numbers [members, rows] by part."""
-    ways = list(members(name))
-    each = [numbers_of(name, way) for way in ways]
-    return ways, {part: np.array([numbers[part] for numbers in each]) for part in each[0]}
-
-
-@functools.cache
 def rows_of(name: str) -> dict[str, list[str]]:
     """Returns the name of each number, by part."""
-    found = {}
-    for size, x in zip(("", "extreme: ", "small: "), FROZEN[name]):
-        for part, rows in rows_of_one(name, x).items():
-            found.setdefault(part, []).extend(size + row for row in rows)
-    return found
+    each = [rows_of_one(name, x) for x in FROZEN[name]]
+    sizes = ("", "extreme: ", "small: ")
+    return {part: [size + row for size, rows in zip(sizes, each) for row in rows[part]] for part in each[0]}
 
 
 def blocks_of(name: str, part: str) -> np.ndarray:
@@ -519,18 +437,14 @@ def blocks_of(name: str, part: str) -> np.ndarray:
 
 def rows_of_one(name: str, x: dict[str, Any]) -> dict[str, list[str]]:
     if name == "update":
-        names = {
-            network: [f"{key}{list(i)}" for key, y in tensors.items() for i in np.ndindex(y.shape)]
-            for network, tensors in NETWORKS.items()
-        }
-        return {change_of(network, t): rows for t in (1, 2, 3) for network, rows in names.items()}
-    if name == "policy_loss":
-        ratios, A = np.exp(x["log_probs"] - x["old_log_probs"]), normalized(x["advantages"], "yes")
-        texts = [f"ratio {ratio:.2f}, A of {a:.1f} std" for ratio, a in zip(ratios, A)]
-    elif name == "value_loss":
-        moved, errors = x["values"] - x["old_values"], x["values"] - x["targets"]
-        texts = [f"V moved by {y:.2f}, error {error:.2f}" for y, error in zip(moved, errors)]
+        return {f"{name} after minibatch {t}": names for t in (1, 2, 3) for name, names in NAMES.items()}
     if name in TERMS:
+        if name == "policy_loss":
+            ratios, A = np.exp(x["log_probs"] - x["old_log_probs"]), normalized(x["advantages"], "yes")
+            texts = [f"ratio {ratio:.2f}, A of {a:.1f} std" for ratio, a in zip(ratios, A)]
+        else:
+            moved, errors = x["values"] - x["old_values"], x["values"] - x["targets"]
+            texts = [f"V moved by {y:.2f}, error {error:.2f}" for y, error in zip(moved, errors)]
         return {
             part: ["its number", *[f"its slope by {key}{list(i)} ({texts[i[0]]})" for i in np.ndindex(x[key].shape)]]
             for part, key in TERMS[name].items()
@@ -540,8 +454,7 @@ def rows_of_one(name: str, x: dict[str, Any]) -> dict[str, list[str]]:
     if name == "scale_rewards":
         return dict(rewards=[*steps.flat])
     if name == "normalize":
-        columns = range(x["observations"].shape[2])
-        return dict(observations=[f"{step}, column {i}" for step in steps.flat for i in columns])
+        return dict(observations=[f"{step}, column {i}" for step in steps.flat for i in range(3)])
     last = np.arange(T)[:, None] == T - 1
     steps[last & ~x["terminations"] & ~x["truncations"]] += " (end of the batch)"
     steps[x["truncations"]] += " (time limit)"

@@ -35,22 +35,21 @@ def adapter_of(source: str) -> SimpleNamespace:
     return SimpleNamespace(**scope)
 
 
-def judge(name: str, entry: dict, honest: dict, but: dict, changed: dict[str, list[str]]) -> str:
+def judge(entry: dict, truth: dict[str, str], changed: dict[str, list[str]], size: int) -> str:
     """Returns whether what is said about a deviation is exact, pointed, none or wrong."""
-    truth = honest["way"] | but
-    said = {detail: x for detail, x in entry["way"].items() if x not in ("not clear", "not given")}
+    said = {detail: x for detail, x in entry["way"].items() if x not in ("not clear", "not seen")}
     if entry["verdict"] != "none" or any(truth[detail] != option for detail, option in said.items()):
         return "wrong"
     if any(set(rows) - set(changed[part]) for part, rows in entry["off"].items()):
         return "wrong"
-    if entry["factors"] and not entry["off"]:
-        return "exact"
+    if not entry["off"]:
+        return "exact" if entry["factored"] else "none"
     named = sum(map(len, entry["off"].values()))
-    return "pointed" if entry["of"].keys() - entry["off"] or 2 * named < sum(entry["of"].values()) else "none"
+    return "pointed" if changed.keys() - entry["off"] or 2 * named < size else "none"
 
 
 def main(name: str) -> None:
-    answers = {x: comparison.answers(adapter_of(HONEST), x) for x in comparison.SIGNATURES}
+    answers = {x: comparison.answers(adapter_of(HONEST), x) for x in comparison.DETAILS}
     honest = {x: comparison.search(x, numbers) for x, numbers in answers.items()}
     table = []
     for deviation in json.loads((ROOM / f"{name}.json").read_text()):
@@ -67,8 +66,8 @@ def main(name: str) -> None:
             rows = comparison.rows_of(function)
             changed = {part: [rows[part][i] for i in (~same).nonzero()[0]] for part, same in near.items()}
             entry = comparison.search(function, found)
-            said = comparison.describe(function, entry)
-            verdict = judge(function, entry, honest[function], deviation.get("but", {}), changed)
+            truth, size = honest[function]["way"] | deviation.get("but", {}), sum(x.size for x in found.values())
+            said, verdict = entry["says"], judge(entry, truth, changed, size)
         table.append(dict(function=function, what=deviation["what"], verdict=verdict, said=said))
         print(f"{verdict:8} {function:14} {deviation['what']}")
     counts = Counter(x["verdict"] for x in table)
