@@ -7,13 +7,13 @@ algos/ppo.py span, and says which member of the family each of them is.
 
 An adapter is a Python file with any of the functions in TEMPLATE, below. They are called with named arguments, twice,
 on frozen inputs that a seed makes, of ordinary, extreme and small size. Each answer is compared with every member of
-the function's family (family.py), to 1e-6 of 1 + |the member's number|. Each term of a loss is compared together with
-its gradient, row by row, since many wrong losses have the right value at the right point.
+the function's family (family.py), to 1e-6 of 1 + |the member's number|, and a loss term by term, with its gradient,
+since many wrong losses have the right value at the right point.
 
-Where no member has the same numbers, a detail is clear if all members that have the numbers of whole blocks (of a size
-and, where there are some, an environment or a column) do it in one way. Then come the factors that make a part a
-member's, and the numbers that no member has of those that are left by what is clear. What no function asks for is not
-judged. TEMPLATE says what that is.
+Where no member has the same numbers, a detail is clear if all members that have the numbers of whole blocks (a part, of
+an environment or a column where there are some) do it in one way, and clear but for the numbers below if they have
+those of one size. "Below" are the numbers that no member has of those that are left by what is clear. What no function
+asks for is not judged. TEMPLATE says what that is.
 
 Only numpy must be installed (and torch, where the adapter asks for tensors or has an update), so this runs in the other
 implementation's environment. The folder --out gets the answers, with an entry for each adapter (conformance.json), and
@@ -149,8 +149,7 @@ def checked(numbers: Any, shape: tuple[int, ...], what: str) -> np.ndarray:
 
 
 def differenced(name: str, function: Callable, x: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Returns the terms of a loss of arrays, with finite differences that are exact to the fourth order. Raises Refused
-    if the loss is too coarse for them."""
+    """Returns the terms of a loss of arrays by finite differences. Raises Refused if it is too coarse for them."""
     loss = lambda x: float(checked(function(**copy.deepcopy(x)), (), "the loss"))
 
     def gradient(x: dict[str, Any], key: str) -> np.ndarray:
@@ -218,7 +217,7 @@ def updated(function: Callable, x: dict[str, Any]) -> dict[str, np.ndarray]:
 def search(name: str, found: dict[str, np.ndarray]) -> dict[str, Any]:
     """Returns which member of the family has these numbers or, if none has, what is clear all the same."""
     ways, numbers = family(name)
-    others = lambda way: [texts[way[x]] for x, texts in DETAILS[name].items() if way[x] in list(texts)[1:]]
+    others = lambda way: [texts[way[x]] for x, texts in DETAILS[name].items() if way.get(x) in list(texts)[1:]]
     options = np.array([[[*texts, "not seen"].index(way[x]) for x, texts in DETAILS[name].items()] for way in ways])
     # Whether members agree, row by row, and the factors that explain a part of theirs that is off.
     agrees, factors = {}, {}
@@ -238,26 +237,34 @@ def search(name: str, found: dict[str, np.ndarray]) -> dict[str, Any]:
         verdict = "variant" if others(way) else "as ppo.py"
         return dict(verdict=verdict, way=way, says=others(way) or [verdict], error=error)
 
-    # Which members have all numbers of a block? Where the best has a part as it is, a factor does not count.
-    blocks, left = [], np.ones(len(ways), bool)
-    for part, x in found.items():
-        if factors[part][best] == 1:
-            agrees[part] = near(x, numbers[part])
-        blocks += [agrees[part][:, blocks_of(name, part) == block].all(1) for block in {*blocks_of(name, part)}]
-    fit = np.all([x for x in blocks if x[best]], axis=0) | (np.arange(len(ways)) == best)
+    # Where the best member has a part as it is, a factor of another's does not count.
+    agrees = {part: near(x, numbers[part]) if factors[part][best] == 1 else agrees[part] for part, x in found.items()}
+    left, partly = np.ones(len(ways), bool), {}
+
+    def shown(same: np.ndarray, sizes: bool) -> bool:
+        """Tells whether the blocks that are the best member's show that it is one of the `same`, and no block denies
+        it. A block is an environment or a column, if there are any, of all sizes, or of one."""
+        ids = {part: blocks_of(name, part)[sizes] for part in found}
+        blocks = [agrees[part][:, x == block].all(1) for part, x in ids.items() for block in {*x}]
+        fit = [x for x in blocks if x[best]]
+        return bool(fit) and (np.all(fit, axis=0) <= same).all() and all((x & same).any() for x in blocks if x.any())
+
     for i, detail in enumerate(DETAILS[name]):
-        same = options[:, i] == options[best, i]
-        # A clip may be wider than the numbers of a block. That there is none is clear only if everything says so.
-        wider = ways[best][detail] == "unclipped" and not all(x[best].all() for x in agrees.values())
-        alike = (fit <= same).all() and all((x & same).any() for x in blocks if x.any())
-        if alike and not wider and any(x[best] for x in blocks):
+        same, option = options[:, i] == options[best, i], way[detail]
+        # A clip may be wider than all numbers of a block, so that these do not show that there is none.
+        wider = option == "unclipped" and not all(x[best].all() for x in agrees.values())
+        shows = [sizes for sizes in (False, True) if not wider and shown(same, sizes)]
+        if shows:
             left &= same
-        elif way[detail] != "not seen":
+        if False not in shows and option != "not seen":
             way[detail] = "not clear"
-    unclear = [detail for detail in way if way[detail] == "not clear"]
-    usual = [detail for detail in way if way[detail] == next(iter(DETAILS[name][detail]))]
-    says = [f"none of the {len(ways)} members of the family", *[f"clear: {x}" for x in others(way)]]
-    says += [f"clear, as in ppo.py: {', '.join(usual)}"] * bool(usual)
+            partly |= {detail: option} if shows else {}
+    unclear = [detail for detail in way if way[detail] == "not clear" and detail not in partly]
+    says = [f"none of the {len(ways)} members of the family"]
+    for lead, shown_ways in (("clear", way), ("but for the numbers below", partly)):
+        usual = [detail for detail, option in shown_ways.items() if option == next(iter(DETAILS[name][detail]))]
+        says += [f"{lead}: {text}" for text in others(shown_ways)]
+        says += [f"{lead}, as in ppo.py: {', '.join(usual)}"] * bool(usual)
     says += [f"not clear: {', '.join(unclear)}"] * bool(unclear)
     off, of = {}, ", ".join(f"{detail}: {ways[best][detail]}" for detail in unclear)
     for part, x in found.items():
@@ -272,7 +279,7 @@ def search(name: str, found: dict[str, np.ndarray]) -> dict[str, Any]:
             says.append(f"{part}: {len(rows)} of {x.size} numbers fit no such member{zeros} ({some})")
     if not off and not factored[best]:
         says.append("every number is that of some such member, but none has them all")
-    return dict(verdict="none", way=way, says=says, off=off, factored=bool(factored[best]))
+    return dict(verdict="none", way=way, partly=partly, says=says, off=off, factored=bool(factored[best]))
 
 
 # Output --------------------------------------------------------------------------------------------------------------

@@ -65,7 +65,6 @@ value_loss: error
 scale_rewards: divided by
     returns: rewards are divided by the running std of discounted returns
     rewards: rewards are scaled around their running mean (our --reward-scale-by rewards)
-    rewards, as they are: rewards are divided by their own running std
     nothing: rewards are not scaled (our --no-reward-scale)
 scale_rewards: restart
     after: the discounted return restarts with each episode
@@ -145,12 +144,9 @@ def advantages(x: dict[str, Any], way: dict[str, str]) -> dict[str, np.ndarray]:
     following = x["next_values"].copy()  # V of what follows each step
     if way["end of the batch"] != "bootstrapped":
         following[-1][~ends[-1]] = V[-1][~ends[-1]] if way["end of the batch"] == "last state" else 0
-    if way["time limit"] == "terminal":
-        following[truncations] = 0
-    elif way["time limit"] == "last state":
-        following[truncations] = V[truncations]
-    elif way["time limit"] == "overlooked":
-        following[:-1][truncations[:-1]] = V[1:][truncations[:-1]]  # the next row belongs to the next episode
+    # What stands for V after a time limit. Where it is overlooked, the next row belongs to the next episode.
+    instead = {"terminal": 0 * V, "last state": V, "overlooked": np.vstack([V[1:], following[-1:]])}
+    following = np.where(truncations, instead.get(way["time limit"], following), following)
     following[x["terminations"]] = 0
 
     def gae(gae_lambda: float) -> np.ndarray:  # Schulman et al. 2016, eq. 16
@@ -378,7 +374,7 @@ def frozen_inputs() -> dict[str, list[dict[str, Any]]]:
         x |= dict(old_values=old_values, value_targets=old_values + errors, advantages=normalized(A, "yes"))
         return x | dict(old_log_probs=gaussian_log_probs(BEFORE["policy"], x) + apart)
 
-    settings = dict(learning_rate=0.1, clip_eps=clip_eps, max_grad_norm=0.35)
+    settings = dict(learning_rate=0.1, clip_eps=clip_eps, max_grad_norm=0.6)
     updates = [  # with errors of three sizes, so that some gradients are clipped and some are not
         dict(minibatches=[minibatch(scale, extreme) for scale in (0.1, 1, 3)], **settings) for extreme in (False, True)
     ]
@@ -428,11 +424,11 @@ def rows_of(name: str) -> dict[str, list[str]]:
     return {part: [size + row for size, rows in zip(sizes, each) for row in rows[part]] for part in each[0]}
 
 
-def blocks_of(name: str, part: str) -> np.ndarray:
-    """Returns the number of each row's block: those of a size, and of an environment or, of observations, a column."""
+def blocks_of(name: str, part: str) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the number of each row's block: its environment or, of observations, its column; and with its size."""
     each = dict(advantages=4, scale_rewards=3, normalize=3).get(name, 1)
-    sizes = np.split(np.arange(len(rows_of(name)[part])), len(FROZEN[name]))
-    return np.concatenate([i * each + rows % each for i, rows in enumerate(sizes)])
+    rows = np.arange(len(rows_of(name)[part]))
+    return rows % each, rows % each + each * (rows * len(FROZEN[name]) // len(rows))
 
 
 def rows_of_one(name: str, x: dict[str, Any]) -> dict[str, list[str]]:
@@ -455,8 +451,7 @@ def rows_of_one(name: str, x: dict[str, Any]) -> dict[str, list[str]]:
         return dict(rewards=[*steps.flat])
     if name == "normalize":
         return dict(observations=[f"{step}, column {i}" for step in steps.flat for i in range(3)])
-    last = np.arange(T)[:, None] == T - 1
-    steps[last & ~x["terminations"] & ~x["truncations"]] += " (end of the batch)"
+    steps[-1, ~(x["terminations"] | x["truncations"])[-1]] += " (end of the batch)"
     steps[x["truncations"]] += " (time limit)"
     steps[x["terminations"]] += " (terminal state)"
     return dict(advantages=[*steps.flat], targets=[*steps.flat])

@@ -11,8 +11,8 @@ said what is said of the honest one, or nothing. Nobody reads the answers; they 
 - pointed: all numbers that are named are numbers that the edit changed, and they are less than half of all, or leave
   out a whole part.
 - none: it is said that the function is none of the family, and no more.
-- wrong: a detail is said to be what it is not, a row is named that the edit did not change, or, worst of all, the
-  function is said to be of the family.
+- wrong: a detail is said to be what it is not, or to be that but for the numbers that are named, while the edit changed
+  others, too; a number is named that the edit did not change; or, worst of all, the function is said to be a member.
 """
 
 import json
@@ -41,6 +41,9 @@ def judge(entry: dict, truth: dict[str, str], changed: dict[str, list[str]], siz
     if entry["verdict"] != "none" or any(truth[detail] != option for detail, option in said.items()):
         return "wrong"
     if any(set(rows) - set(changed[part]) for part, rows in entry["off"].items()):
+        return "wrong"
+    others = any(set(rows) - set(entry["off"].get(part, ())) for part, rows in changed.items())  # which are not named
+    if others and any(truth[detail] != option for detail, option in entry["partly"].items()):
         return "wrong"
     if not entry["off"]:
         return "exact" if entry["factored"] else "none"
