@@ -77,7 +77,7 @@ samples: statistics over
     in turn: the statistics take in one environment's steps after another's
     step by step: the statistics take in each step of all environments
     each its own: each environment has statistics of its own
-    batch: the statistics take in the whole batch before they are used
+    batch: the statistics take in a whole batch at once
 samples: taken in
     before: the statistics take in a sample before it is standardized
     after: the statistics take in a sample after it is standardized
@@ -304,7 +304,7 @@ def members(name: str) -> Iterator[dict[str, str]]:
         way = dict(zip(DETAILS[name], options))
         batch = way.get("statistics over") == "batch"
         if not (batch and way["taken in"] == "after") and (batch or way.get("first std") != "1, corrected"):
-            yield way
+            yield way | ({"taken in": "not seen"} if batch else {})  # which is up to whoever calls it
 
 
 @functools.cache

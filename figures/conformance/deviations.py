@@ -1,6 +1,6 @@
 """Plants deviations into an honest PPO, one at a time, asks diagnostics/conformance about each, and counts its answers.
 
-    python figures/conformance/deviations.py planted    # reads planted.json, writes deviations-planted.json
+    python figures/conformance/deviations.py planted fresh    # reads planted.json, writes deviations-planted.json, ...
 
 A deviation is an edit of honest.py that the family does not have: in `function`, `old` becomes `new`. `but` says which
 details the edit changes, to a way of the family's or to another, of which nothing may be said. Of all others it must be
@@ -15,6 +15,7 @@ said what is said of the honest one, or nothing. Nobody reads the answers; they 
   others, too; a number is named that the edit did not change; or, worst of all, the function is said to be a member.
 """
 
+import functools
 import json
 import sys
 from collections import Counter
@@ -29,54 +30,52 @@ import comparison  # noqa: E402
 HONEST = (ROOM / "honest.py").read_text()
 
 
-def adapter_of(source: str) -> SimpleNamespace:
+def answers_of(source: str, function: str) -> dict:
     scope = {}
     exec(compile(source, "honest.py", "exec"), scope)
-    return SimpleNamespace(**scope)
+    return comparison.answers(SimpleNamespace(**scope), function)
 
 
-def judge(entry: dict, truth: dict[str, str], changed: dict[str, list[str]], size: int) -> str:
+honest = functools.cache(lambda function: answers_of(HONEST, function))
+
+
+def judge(entry: dict, truth: dict[str, str], changed: dict[str, set[str]], size: int) -> str:
     """Returns whether what is said about a deviation is exact, pointed, none or wrong."""
     said = {detail: x for detail, x in entry["way"].items() if x not in ("not clear", "not seen")}
+    named = {part: set(rows) for part, rows in entry.get("off", {}).items()}
+    if entry["verdict"] == "none" and any(rows - named.get(part, set()) for part, rows in changed.items()):
+        said |= entry["partly"]
     if entry["verdict"] != "none" or any(truth[detail] != option for detail, option in said.items()):
         return "wrong"
-    if any(set(rows) - set(changed[part]) for part, rows in entry["off"].items()):
+    if any(rows - changed[part] for part, rows in named.items()):
         return "wrong"
-    others = any(set(rows) - set(entry["off"].get(part, ())) for part, rows in changed.items())  # which are not named
-    if others and any(truth[detail] != option for detail, option in entry["partly"].items()):
-        return "wrong"
-    if not entry["off"]:
+    if not named:
         return "exact" if entry["factored"] else "none"
-    named = sum(map(len, entry["off"].values()))
-    return "pointed" if changed.keys() - entry["off"] or 2 * named < size else "none"
+    return "pointed" if changed.keys() - named or 2 * sum(map(len, named.values())) < size else "none"
 
 
-def main(name: str) -> None:
-    answers = {x: comparison.answers(adapter_of(HONEST), x) for x in comparison.DETAILS}
-    honest = {x: comparison.search(x, numbers) for x, numbers in answers.items()}
-    table = []
-    for deviation in json.loads((ROOM / f"{name}.json").read_text()):
-        function, old = deviation["function"], deviation["old"]
-        starts = [0] if old not in HONEST.split(f"def {function}(")[1] else [HONEST.index(f"def {function}(")]
-        at = HONEST.index(old, *starts)  # in the function, or in what it uses
-        adapter = adapter_of(HONEST[:at] + deviation["new"] + HONEST[at + len(old) :])
-        try:
-            found = comparison.answers(adapter, function)
-        except comparison.Refused as error:
-            said, verdict = [str(error)], "exact"
-        else:
-            near = {part: comparison.near(x, answers[function][part]) for part, x in found.items()}
-            rows = comparison.rows_of(function)
-            changed = {part: [rows[part][i] for i in (~same).nonzero()[0]] for part, same in near.items()}
-            entry = comparison.search(function, found)
-            truth, size = honest[function]["way"] | deviation.get("but", {}), sum(x.size for x in found.values())
-            said, verdict = entry["says"], judge(entry, truth, changed, size)
-        table.append(dict(function=function, what=deviation["what"], verdict=verdict, said=said))
-        print(f"{verdict:8} {function:14} {deviation['what']}")
-    counts = Counter(x["verdict"] for x in table)
-    (ROOM / f"deviations-{name}.json").write_text(json.dumps(dict(counts=counts, table=table), indent=1) + "\n")
-    print(", ".join(f"{counts[x]} {x}" for x in ("exact", "pointed", "none", "wrong")), f"of {len(table)}")
+def ask(deviation: dict) -> dict[str, str | list[str]]:
+    """Returns what is said about a deviation, and what that is worth."""
+    function, old = deviation["function"], deviation["old"]
+    start = HONEST.index(f"def {function}(")
+    at = HONEST.index(old, start if old in HONEST[start:] else 0)  # in the function, or in what it uses
+    row = dict(function=function, what=deviation["what"])
+    try:
+        found = answers_of(HONEST[:at] + deviation["new"] + HONEST[at + len(old) :], function)
+    except comparison.Refused as error:
+        return row | dict(verdict="exact", said=[str(error)])
+    changed = {}
+    for part, x in found.items():
+        moved = (~comparison.near(x, honest(function)[part])).nonzero()[0]
+        changed[part] = {comparison.rows_of(function)[part][i] for i in moved}
+    truth = comparison.search(function, honest(function))["way"] | deviation.get("but", {})
+    entry = comparison.search(function, found)
+    return row | dict(verdict=judge(entry, truth, changed, sum(x.size for x in found.values())), said=entry["says"])
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    for name in sys.argv[1:]:
+        table = [ask(deviation) for deviation in json.loads((ROOM / f"{name}.json").read_text())]
+        counts = {x: Counter(row["verdict"] for row in table)[x] for x in ("exact", "pointed", "none", "wrong")}
+        (ROOM / f"deviations-{name}.json").write_text(json.dumps(dict(counts=counts, table=table), indent=1) + "\n")
+        print(f"{name}:", ", ".join(f"{count} {x}" for x, count in counts.items()), f"of {len(table)}")
