@@ -12,12 +12,10 @@ since many wrong losses have the right value at the right point.
 
 Where no member has the same numbers, a detail is clear if all members that have the numbers of whole blocks (a part, of
 an environment or a column where there are some) do it in one way, and clear but for the numbers below if they have
-those of one size. "Below" are the numbers that no member has of those that are left by what is clear. What no function
-asks for is not judged. TEMPLATE says what that is.
+those of one size. "Below" are the numbers that no member has of those that are left by what is clear.
 
 Only numpy must be installed (and torch, where the adapter asks for tensors or has an update), so this runs in the other
-implementation's environment. The folder --out gets the answers, with an entry for each adapter (conformance.json), and
-a table of all entries (conformance.md).
+implementation's environment. The folder --out gets the answers, an entry for each adapter, as JSON and as a table.
 """
 
 import argparse
@@ -39,10 +37,9 @@ near = lambda x, y: abs(x - y) <= TOLERANCE * (1 + abs(y))
 AGAIN = "answers differently when it is called again with the same arguments"
 ADAPTERS = Path(__file__).parent / "adapters"
 
-TEMPLATE = '''"""An adapter for diagnostics/conformance. Delete the functions that you do not need.
+TEMPLATE = '''"""An adapter for diagnostics/conformance. Call your own code in it, and delete what you do not need.
 
-Arrays are float64 (masks are bool) of shape [T, N], T steps of N environments, or [B], B pairs of a minibatch. Call
-your own code here. If you copy it instead, the answer is about the copy.
+Arrays are float64 (masks are bool) of shape [T, N], T steps of N environments, or [B], B pairs of a minibatch.
 
 No function covers the network and its initial weights, log-probabilities (squashed or not), bounds of the log std, how
 minibatches are drawn, epochs, schedules, a KL estimator or a stop by it, and when in training statistics move. A policy
@@ -54,9 +51,8 @@ TENSORS = False  # True: losses get torch tensors and are differentiated by auto
 
 
 def advantages(rewards, values, next_values, terminations, truncations, gamma, gae_lambda):
-    """All [T, N]. next_values has V of the observation that truly followed, also where the episode ended there; the
-    next row of values may belong to another episode. Returns advantages and value targets [T, N]; targets may be
-    None."""
+    """All [T, N]. next_values has V of the observation that truly followed, also where the episode ended there (and the
+    next row of values belongs to another). Returns advantages and value targets [T, N]; targets may be None."""
 
 
 def policy_loss(log_probs, old_log_probs, advantages, entropies, clip_eps, entropy_coef):
@@ -242,11 +238,16 @@ def search(name: str, found: dict[str, np.ndarray]) -> dict[str, Any]:
 
     def shown(same: np.ndarray, sizes: bool) -> bool:
         """Tells whether the blocks that are the best member's show that it is one of the `same`, and no block denies
-        it. A block is an environment or a column, if there are any, of all sizes, or of one."""
-        ids = {part: blocks_of(name, part)[sizes] for part in found}
-        blocks = [agrees[part][:, x == block].all(1) for part, x in ids.items() for block in {*x}]
-        fit = [x for x in blocks if x[best]]
-        return bool(fit) and (np.all(fit, axis=0) <= same).all() and all((x & same).any() for x in blocks if x.any())
+        it. A block is a part (or both networks after a step, since they may share a gradient's norm), of an environment
+        or a column if there are any, and of all sizes or of one."""
+        blocks = {}
+        for part in found:
+            ids = blocks_of(name, part)[sizes]
+            for key in {(part[-1] if name == "update" else part, i) for i in ids}:
+                blocks[key] = blocks.get(key, True) & agrees[part][:, ids == key[1]].all(1)
+        fit = [x for x in blocks.values() if x[best]]
+        denied = any(x.any() and not (x & same).any() for x in blocks.values())
+        return bool(fit) and (np.all(fit, axis=0) <= same).all() and not denied
 
     for i, detail in enumerate(DETAILS[name]):
         same, option = options[:, i] == options[best, i], way[detail]

@@ -123,8 +123,7 @@ for line in TABLE.strip().splitlines():
         texts = DETAILS.setdefault(left, {}).setdefault(right, {})
 SAMPLES = DETAILS.pop("samples")
 DETAILS["normalize"] |= SAMPLES
-# How many of these ways rewards have, too.
-SOME = {"statistics over": 3, "taken in": 2, "first std": 2, "eps": 2, "clipped at": 3}
+SOME = {"statistics over": 3, "taken in": 2, "first std": 2, "eps": 2, "clipped at": 3}  # of these, rewards have
 DETAILS["scale_rewards"] |= {detail: dict(list(texts.items())[: SOME[detail]]) for detail, texts in SAMPLES.items()}
 
 
@@ -332,7 +331,7 @@ def frozen_inputs() -> dict[str, list[dict[str, Any]]]:
     largest norm), so that a constant in its place is seen. The rollouts of four environments have terminal states, time
     limits, episodes that are cut by the end of the batch, and one of each that ends with it. Ratios and values are
     beyond the clip on both sides, for advantages and errors of both signs. In the extreme minibatches, ratios go from
-    0.02 to 50, advantages to 8 std, and value errors from 0.01 to 1000. Some rewards and a column of observations are
+    0.02 to 50, advantages to 8 std, and value errors from 0.012 to 1000. Some rewards and a column of observations are
     tiny, so that eps counts, and some are beyond any clip."""
     rng = np.random.default_rng(0)
     T, N, B, clip_eps = 16, 4, 96, 0.3
@@ -353,12 +352,13 @@ def frozen_inputs() -> dict[str, list[dict[str, Any]]]:
         moved = scale * clip_eps * np.tile([-2.2, -0.6, 0.7, 2.4], B // 4) * rng.uniform(0.9, 1.1, B)
         ratios, A = 1 + moved, scale * (0.4 + signs * rng.uniform(1, 3, B))
         errors, entropies = moved - scale * signs * rng.uniform(0.1, 2.5, B), rng.normal(1, 0.5, (B, 3))
-        if extreme:  # the clip takes the gradient from some large advantages, and the clipped value loss is the larger
-            ratios, A = rng.permutation(np.geomspace(0.02, 50, B)), rng.normal(0, 1, B)
-            A[np.argsort(ratios)[[2, B // 2, -8, -2]]] = 45, -10, 8, -25
-            errors, entropies = rng.choice([-1, 1], B) * np.geomspace(0.01, 1000, B), rng.normal(-1, 3, (B, 3))
-            moved = -errors * rng.uniform(0.1, 0.5, B)
         old_log_probs, old_values = rng.normal(-1, 0.5, B), rng.normal(1, 2, B)
+        if extreme:  # the clip takes the gradient from some large advantages, and the clipped value loss is the larger
+            ratios, A = np.exp(rng.permutation(np.linspace(-250, 250, B).round()) / 64), rng.normal(0, 1, B)
+            A[np.argsort(ratios)[[2, B // 2, -8, -2]]] = 45, -10, 8, -25
+            errors, entropies = rng.choice([-1, 1], B) * np.geomspace(0.012, 1000, B), rng.normal(-1, 3, (B, 3))
+            moved = -errors * rng.uniform(0.1, 0.5, B)
+            old_log_probs = rng.normal(-640, 1280, B).round() / 64  # like the ratios', so that float32 has differences
         policy = dict(log_probs=old_log_probs + np.log(ratios), old_log_probs=old_log_probs, advantages=A)
         policies.append(policy | dict(entropies=entropies, clip_eps=clip_eps, entropy_coef=0.3))
         value = dict(values=old_values + moved, old_values=old_values, targets=old_values + moved - errors)
