@@ -351,7 +351,7 @@ def frozen_inputs() -> dict[str, list[dict[str, Any]]]:
 
         moved = scale * clip_eps * np.tile([-2.2, -0.6, 0.7, 2.4], B // 4) * rng.uniform(0.9, 1.1, B)
         ratios, A = 1 + moved, scale * (0.4 + signs * rng.uniform(1, 3, B))
-        errors, entropies = moved - scale * signs * rng.uniform(0.1, 2.5, B), rng.normal(1, 0.5, (B, 3))
+        errors, entropies = moved - scale * signs * rng.uniform(0.1, 2.4, B), rng.normal(1, 0.5, (B, 3))
         old_log_probs, old_values = rng.normal(-1, 0.5, B), rng.normal(1, 2, B)
         if extreme:  # the clip takes the gradient from some large advantages, and the clipped value loss is the larger
             ratios, A = np.exp(rng.permutation(np.linspace(-250, 250, B).round()) / 64), rng.normal(0, 1, B)
