@@ -21,7 +21,7 @@ import comparison
 import deviations
 import family
 
-FUNCTIONS, LISTS = list(family.DETAILS), ("planted", "fresh", "later")  # of deviations
+FUNCTIONS, LISTS = list(family.DETAILS), ("planted", "fresh", "later", "last")  # of deviations
 USUAL = {name: next(family.members(name)) for name in FUNCTIONS}
 
 
@@ -176,21 +176,21 @@ def test_the_published_answers_are_those_that_are_given(name):
 def test_a_false_answer_is_judged_wrong():
     """The judge would see it if the program said what is not so."""
     entry = comparison.search("value_loss", deviations.honest("value_loss"))
-    judge = lambda **said: deviations.judge(entry | said, dict(clipping="larger", error="halved"), changed, 99)
-    changed = dict(errors={"a", "b"})
-    none = dict(verdict="none", way=dict(clipping="not clear", error="halved"), partly={}, off={}, factored=False)
+    judge = lambda **said: deviations.judge(entry | said, entry["way"], but, dict(errors={"a", "b"}), 99)
+    none, but = dict(verdict="none", way=dict(clipping="not clear", error="halved"), off={}, factored=False), {}
     assert judge() == "wrong" and judge(**none) == "none" and judge(**none | dict(factored=True)) == "exact"
     assert judge(**none | dict(off=dict(errors=["a"]))) == "pointed"
     assert judge(**none | dict(off=dict(errors=["c"]))) == "wrong"
-    assert judge(**none | dict(way=dict(clipping="only clipped", error="halved"))) == "wrong"
-    assert judge(**none | dict(partly=dict(clipping="only clipped"), off=dict(errors=["a", "b"]))) == "pointed"
-    assert judge(**none | dict(partly=dict(clipping="only clipped"), off=dict(errors=["a"]))) == "wrong"
+    assert judge(**none | dict(way=dict(clipping="signed", error="halved"), off=dict(errors=["a", "b"]))) == "wrong"
+    but = dict(error="another")
+    assert judge(**none | dict(off=dict(errors=["a", "b"]))) == "pointed"
+    assert judge(**none | dict(off=dict(errors=["a"]))) == "wrong"
 
 
 TOLD = """
 policy_loss => return -surrogate => return surrogate => everywhere -1 times the member's with normalized over the
 policy_loss => ratios.clamp( => ratios.detach().clamp( => not clear: surrogate
-policy_loss => log_ratios.exp() => log_ratios.exp().clamp(max=40) => but for the numbers below, as in ppo.py: surrogate
+policy_loss => log_ratios.exp() => log_ratios.exp().clamp(max=40) => but for the numbers below, as in ppo.py: surr
 value_loss => return 0.5 * => return torch.rand(()) * => answers differently when it is called again
 update => lr=learning_rate => lr=0.03 => policy after minibatch 1: everywhere 0.3 times
 update => (minibatches) => (minibatches[:-1]) => policy after minibatch 1: 20 of 20 numbers fit no such member, 20 of

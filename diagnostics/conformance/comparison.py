@@ -11,8 +11,8 @@ the function's family (family.py), to 1e-6 of 1 + |the member's number|, and a l
 since many wrong losses have the right value at the right point.
 
 Where no member has the same numbers, a detail is clear if all members that have the numbers of whole blocks (a part, of
-an environment or a column where there are some) do it in one way, and clear but for the numbers below if they have
-those of one size. "Below" are the numbers that no member has of those that are left by what is clear.
+a size and, where there are some, of an environment or a column) do it in one way, and none of a block denies it. It is
+clear "but for the numbers below", which no member has of those that are left by what is clear.
 
 Only numpy must be installed (and torch, where the adapter asks for tensors or has an update), so this runs in the other
 implementation's environment. The folder --out gets the answers, an entry for each adapter, as JSON and as a table.
@@ -212,7 +212,7 @@ def updated(function: Callable, x: dict[str, Any]) -> dict[str, np.ndarray]:
 def search(name: str, found: dict[str, np.ndarray]) -> dict[str, Any]:
     """Returns which member of the family has these numbers or, if none has, what is clear all the same."""
     ways, numbers = family(name)
-    others = lambda way: [texts[way[x]] for x, texts in DETAILS[name].items() if way.get(x) in list(texts)[1:]]
+    others = lambda way: [texts[way[x]] for x, texts in DETAILS[name].items() if way[x] in list(texts)[1:]]
     options = np.array([[[*texts, "not seen"].index(way[x]) for x, texts in DETAILS[name].items()] for way in ways])
     # Whether members agree, row by row, and the factors that explain a part of theirs that is off.
     agrees, factors = {}, {}
@@ -234,39 +234,25 @@ def search(name: str, found: dict[str, np.ndarray]) -> dict[str, Any]:
 
     # Where the best member has a part as it is, a factor of another's does not count.
     agrees = {part: near(x, numbers[part]) if factors[part][best] == 1 else agrees[part] for part, x in found.items()}
-    left, partly = np.ones(len(ways), bool), {}
-
-    def shown(same: np.ndarray, sizes: bool) -> bool:
-        """Tells whether the blocks that are the best member's show that it is one of the `same`, and no block denies
-        it. A block is a part (or both networks after a step, since they may share a gradient's norm), of an environment
-        or a column if there are any, and of all sizes or of one."""
-        blocks = {}
-        for part in found:
-            ids = blocks_of(name, part)[sizes]
-            for key in {(part[-1] if name == "update" else part, i) for i in ids}:
-                blocks[key] = blocks.get(key, True) & agrees[part][:, ids == key[1]].all(1)
-        fit = [x for x in blocks.values() if x[best]]
-        denied = any(x.any() and not (x & same).any() for x in blocks.values())
-        return bool(fit) and (np.all(fit, axis=0) <= same).all() and not denied
-
+    # A block is a part (or both networks after a step, since they may share a gradient's norm), of a size and, if there
+    # are any, of an environment or a column. These members have all of its numbers.
+    blocks, left = {}, np.ones(len(ways), bool)
+    for part in found:
+        ids = blocks_of(name, part)
+        for key in {(part[-1] if name == "update" else part, i) for i in ids}:
+            blocks[key] = blocks.get(key, True) & agrees[part][:, ids == key[1]].all(1)
+    fit = np.all([x for x in blocks.values() if x[best]], axis=0)
     for i, detail in enumerate(DETAILS[name]):
         same, option = options[:, i] == options[best, i], way[detail]
+        denied = any(x.any() and not (x & same).any() for x in blocks.values())
         # A clip may be wider than all numbers of a block, so that these do not show that there is none.
-        wider = option == "unclipped" and not all(x[best].all() for x in agrees.values())
-        shows = [sizes for sizes in (False, True) if not wider and shown(same, sizes)]
-        if shows:
+        denied |= option == "unclipped" and not all(x[best].all() for x in agrees.values())
+        if (fit <= same).all() and not denied:
             left &= same
-        if False not in shows and option != "not seen":
+        elif option != "not seen":
             way[detail] = "not clear"
-            partly |= {detail: option} if shows else {}
-    unclear = [detail for detail in way if way[detail] == "not clear" and detail not in partly]
-    says = [f"none of the {len(ways)} members of the family"]
-    for lead, shown_ways in (("clear", way), ("but for the numbers below", partly)):
-        usual = [detail for detail, option in shown_ways.items() if option == next(iter(DETAILS[name][detail]))]
-        says += [f"{lead}: {text}" for text in others(shown_ways)]
-        says += [f"{lead}, as in ppo.py: {', '.join(usual)}"] * bool(usual)
-    says += [f"not clear: {', '.join(unclear)}"] * bool(unclear)
-    off, of = {}, ", ".join(f"{detail}: {ways[best][detail]}" for detail in unclear)
+    unclear, says, off = [detail for detail in way if way[detail] == "not clear"], [], {}
+    of = ", ".join(f"{detail}: {ways[best][detail]}" for detail in unclear)
     for part, x in found.items():
         if factors[part][best] != 1:
             says.append(f"{part}: everywhere {factors[part][best]:.6g} times the member's" + f" with {of}" * bool(of))
@@ -277,9 +263,14 @@ def search(name: str, found: dict[str, np.ndarray]) -> dict[str, Any]:
             zeros = f", {np.sum(x[rows] == 0)} of them are 0" if (x[rows] == 0).any() else ""
             some = "; ".join(off[part][:2]) + "; ..." * (len(rows) > 2)
             says.append(f"{part}: {len(rows)} of {x.size} numbers fit no such member{zeros} ({some})")
-    if not off and not factored[best]:
-        says.append("every number is that of some such member, but none has them all")
-    return dict(verdict="none", way=way, partly=partly, says=says, off=off, factored=bool(factored[best]))
+    if not says:
+        says = ["every number is that of some such member, but none has them all"]
+    lead = "but for the numbers below" if off else "clear"
+    usual = [detail for detail in way if way[detail] == next(iter(DETAILS[name][detail]))]
+    clear = [f"{lead}: {text}" for text in others(way)] + [f"{lead}, as in ppo.py: {', '.join(usual)}"] * bool(usual)
+    says = [*clear, *[f"not clear: {', '.join(unclear)}"] * bool(unclear), *says]
+    says = [f"none of the {len(ways)} members of the family", *says]
+    return dict(verdict="none", way=way, says=says, off=off, factored=bool(factored[best]))
 
 
 # Output --------------------------------------------------------------------------------------------------------------
@@ -291,10 +282,12 @@ def table_of(entries: dict[str, dict[str, Any]]) -> str:
     rows = [["function", "detail", *[entry["title"] for entry in entries.values()]], ["---"] * (len(entries) + 2)]
     for name, detail in [(name, detail) for name, texts in DETAILS.items() for detail in texts]:
         usual = next(iter(DETAILS[name][detail]))
-        ways = [entry["functions"].get(name, dict(way={}))["way"].get(detail, "not seen") for entry in entries.values()]
+        asked = [entry["functions"].get(name, dict(verdict="", way={})) for entry in entries.values()]
+        ways = [x["way"].get(detail, "not seen") for x in asked]
         if set(ways) != {"not seen"}:
             cells = [{"not seen": "", usual: usual}.get(way, f"**{way}**") for way in ways]
-            rows.append([name, detail, *cells])
+            mostly = [x["verdict"] == "none" and way not in ("not seen", "not clear") for x, way in zip(asked, ways)]
+            rows.append([name, detail, *[cell + ", mostly" * x for cell, x in zip(cells, mostly)]])
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 

@@ -357,7 +357,7 @@ def frozen_inputs() -> dict[str, list[dict[str, Any]]]:
             ratios, A = np.exp(rng.permutation(np.linspace(-250, 250, B).round()) / 64), rng.normal(0, 1, B)
             A[np.argsort(ratios)[[2, B // 2, -8, -2]]] = 45, -10, 8, -25
             errors, entropies = rng.choice([-1, 1], B) * np.geomspace(0.012, 1000, B), rng.normal(-1, 3, (B, 3))
-            moved = -errors * rng.uniform(0.1, 0.5, B)
+            moved = errors * rng.uniform(0.1, 0.5, B) * np.tile([1, -1, -1], B // 3)  # away from the target, or to it
             old_log_probs = rng.normal(-640, 1280, B).round() / 64  # like the ratios', so that float32 has differences
         policy = dict(log_probs=old_log_probs + np.log(ratios), old_log_probs=old_log_probs, advantages=A)
         policies.append(policy | dict(entropies=entropies, clip_eps=clip_eps, entropy_coef=0.3))
@@ -424,11 +424,11 @@ def rows_of(name: str) -> dict[str, list[str]]:
     return {part: [size + row for size, rows in zip(sizes, each) for row in rows[part]] for part in each[0]}
 
 
-def blocks_of(name: str, part: str) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the number of each row's block: its environment or, of observations, its column; and with its size."""
+def blocks_of(name: str, part: str) -> np.ndarray:
+    """Returns the number of each row's block: of its size and environment or, of observations, its size and column."""
     each = dict(advantages=4, scale_rewards=3, normalize=3).get(name, 1)
     rows = np.arange(len(rows_of(name)[part]))
-    return rows % each, rows % each + each * (rows * len(FROZEN[name]) // len(rows))
+    return rows % each + each * (rows * len(FROZEN[name]) // len(rows))
 
 
 def rows_of_one(name: str, x: dict[str, Any]) -> dict[str, list[str]]:

@@ -1,6 +1,6 @@
 """Plants deviations into an honest PPO, one at a time, asks diagnostics/conformance about each, and counts its answers.
 
-    python figures/conformance/deviations.py planted fresh    # reads planted.json, writes deviations-planted.json, ...
+    python figures/conformance/deviations.py planted    # reads planted.json, writes deviations-planted.json
 
 A deviation is an edit of honest.py that the family does not have: in `function`, `old` becomes `new`. `but` says which
 details the edit changes, to a way of the family's or to another, of which nothing may be said. Of all others it must be
@@ -11,8 +11,9 @@ said what is said of the honest one, or nothing. Nobody reads the answers; they 
 - pointed: all numbers that are named are numbers that the edit changed, and they are less than half of all, or leave
   out a whole part.
 - none: it is said that the function is none of the family, and no more.
-- wrong: a detail is said to be what it is not, or to be that but for the numbers that are named, while the edit changed
-  others, too; a number is named that the edit did not change; or, worst of all, the function is said to be a member.
+- wrong: a number is named that the edit did not change; a detail is said to be what it is not, but for the numbers that
+  are named; or, worst of all, the function is said to be a member. (If all numbers that the edit changed are named, a
+  detail may be said to be what it is in the honest one.)
 """
 
 import functools
@@ -39,15 +40,14 @@ def answers_of(source: str, function: str) -> dict:
 honest = functools.cache(lambda function: answers_of(HONEST, function))
 
 
-def judge(entry: dict, truth: dict[str, str], changed: dict[str, set[str]], size: int) -> str:
+def judge(entry: dict, usual: dict, but: dict, changed: dict[str, set[str]], size: int) -> str:
     """Returns whether what is said about a deviation is exact, pointed, none or wrong."""
     said = {detail: x for detail, x in entry["way"].items() if x not in ("not clear", "not seen")}
     named = {part: set(rows) for part, rows in entry.get("off", {}).items()}
-    if entry["verdict"] == "none" and any(rows - named.get(part, set()) for part, rows in changed.items()):
-        said |= entry["partly"]
-    if entry["verdict"] != "none" or any(truth[detail] != option for detail, option in said.items()):
+    if entry["verdict"] != "none" or any(rows - changed[part] for part, rows in named.items()):
         return "wrong"
-    if any(rows - changed[part] for part, rows in named.items()):
+    everything = all(rows <= named.get(part, set()) for part, rows in changed.items())  # that the edit changed
+    if any(x != (usual | but)[detail] and not (everything and x == usual[detail]) for detail, x in said.items()):
         return "wrong"
     if not named:
         return "exact" if entry["factored"] else "none"
@@ -68,9 +68,9 @@ def ask(deviation: dict) -> dict[str, str | list[str]]:
     for part, x in found.items():
         moved = (~comparison.near(x, honest(function)[part])).nonzero()[0]
         changed[part] = {comparison.rows_of(function)[part][i] for i in moved}
-    truth = comparison.search(function, honest(function))["way"] | deviation.get("but", {})
-    entry = comparison.search(function, found)
-    return row | dict(verdict=judge(entry, truth, changed, sum(x.size for x in found.values())), said=entry["says"])
+    usual, entry = comparison.search(function, honest(function))["way"], comparison.search(function, found)
+    verdict = judge(entry, usual, deviation.get("but", {}), changed, sum(x.size for x in found.values()))
+    return row | dict(verdict=verdict, said=entry["says"])
 
 
 if __name__ == "__main__":
