@@ -11,7 +11,7 @@ the function's family (family.py), to 1e-6 of 1 + |the member's number|, and a l
 since many wrong losses have the right value at the right point.
 
 Where no member has the same numbers, a detail is clear if all members that have the numbers of whole blocks (a part, of
-a size and, where there are some, of an environment or a column) do it in one way, and none of a block denies it. It is
+a size and, where there are some, of an environment or a column) do it in one way, and no block denies it. It is
 clear "but for the numbers below", which no member has of those that are left by what is clear.
 
 Only numpy must be installed (and torch, where the adapter asks for tensors or has an update), so this runs in the other
