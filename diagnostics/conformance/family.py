@@ -4,6 +4,7 @@ The formulas are repeated here, in numpy and float64, and are not imported from 
 scripts must not be the scripts. TABLE has, for each function, what can be done in more than one way, and the ways by
 name. The first is what ppo.py does by default, and the words say where another is from. A member of the family is one
 way for each detail. The functions from `advantages` to `update` compute members, and FROZEN is what they compute from.
+What acts only beyond the frozen numbers cannot be seen, so they come in an ordinary, an extreme and a small size.
 """
 
 import functools
@@ -21,6 +22,7 @@ advantages: time limit
     terminal: a time limit is treated as a terminal state (our --no-bootstrap-truncation)
     last state: V of the last state itself stands for what follows a time limit
     overlooked: a time limit is overlooked, so that the sum runs on into the next episode
+    masked: the step at a time limit has advantage 0, with V as its target (ikostrikov's bad_masks)
 advantages: end of the batch
     bootstrapped: V of the next observation follows the end of the batch
     last state: V of the last state itself follows the end of the batch (IM's released code)
@@ -28,12 +30,11 @@ advantages: end of the batch
 advantages: estimator
     GAE: advantages are those of GAE
     no lambda: lambda is missing from GAE, as if it were 1
-    no critic: advantages are discounted returns, without a critic (reinforce.py)
 advantages: normalized over the batch
     no: advantages are not normalized over the batch
     yes: advantages are normalized over the whole batch
     biased: advantages are normalized over the whole batch, by a std without Bessel's correction
-    centred: the mean of the batch is subtracted from the advantages (reinforce.py's --baseline mean)
+    eps 1e-5: advantages are normalized over the whole batch, with an eps of 1e-5 instead of 1e-8 (ikostrikov)
 advantages: targets
     A + V: the value targets are A + V
     returns: the value targets are discounted returns (A with lambda 1, + V)
@@ -42,37 +43,28 @@ policy_loss: surrogate
     clipped: the surrogate is the smaller of the clipped and the unclipped
     unclipped: the ratio is not clipped (ppo_noclip.py, trpo.py)
     only clipped: the surrogate is the clipped ratio's alone, without the smaller of the two
-    log-likelihood: the surrogate is log pi times the advantage, without a ratio (a2c.py, reinforce.py)
-    better half: the surrogate is the better half's weighted log-likelihood (vmpo.py, temperature 1)
+    log-likelihood: the surrogate is log pi times the advantage, without a ratio (a2c.py)
 policy_loss: normalized over the minibatch
     yes: advantages are normalized over the minibatch
     biased: advantages are normalized over the minibatch, by a std without Bessel's correction
     no: advantages are not normalized over the minibatch
 policy_loss: entropy
     bonus: the action's entropy is a bonus
-    mean bonus: the entropy bonus is averaged over the action's dimensions
-    penalty: the action's entropy is a penalty, so its sign is reversed
-    mean penalty: the entropy is a penalty, averaged over the action's dimensions
     unused: the entropy is not used
 value_loss: clipping
     larger: the larger of the clipped and the unclipped loss counts
-    no: the value loss is not clipped (our --no-value-clip)
+    unclipped: the value loss is not clipped (our --no-value-clip)
     smaller: the smaller of the clipped and the unclipped loss counts (IM's formula)
     only clipped: only the clipped prediction's loss counts, so that beyond the clip there is no gradient
+    means: the larger of the two means counts, that of the clipped or that of the unclipped loss
     signed: the larger of the two signed errors is squared (implementation-matters/code-for-paper)
 value_loss: error
     squared: the value loss is the mean squared error
     halved: the value loss is half the mean squared error
     smooth_l1: the value loss is the smooth L1 loss
-value_loss: range
-    as given: values are clipped in the range given
-    0.2: values are always clipped by 0.2
 scale_rewards: divided by
     returns: rewards are divided by the running std of discounted returns
     rewards: rewards are scaled around their running mean (our --reward-scale-by rewards)
-    centred: the running mean of discounted returns is subtracted from rewards
-    rewards, centred: the running mean of rewards is subtracted from them and not put back
-    rewards, as they are: rewards are divided by their own running std
     nothing: rewards are not scaled (our --no-reward-scale)
 scale_rewards: restart
     after: the discounted return restarts with each episode
@@ -80,12 +72,15 @@ scale_rewards: restart
     early: the discounted return restarts one step too early, at an episode's last reward
 normalize: standardized
     yes: observations are standardized
-    no: they are not (our --no-obs-norm)
+    no: observations are not standardized (our --no-obs-norm)
 samples: statistics over
     in turn: the statistics take in one environment's steps after another's
     step by step: the statistics take in each step of all environments
     each its own: each environment has statistics of its own
-    batch: the statistics take in the whole batch before they are used
+    batch: the statistics take in a whole batch at once
+samples: taken in
+    before: the statistics take in a sample before it is standardized
+    after: the statistics take in a sample after it is standardized
 samples: first std
     |mean|: the variance is Bessel-corrected, and a single sample's std is its size
     1e-4: the variance begins as 1, with the weight of 1e-4 samples
@@ -100,12 +95,12 @@ samples: eps
 samples: clipped at
     10: the result is clipped at 10
     5: the result is clipped at 5
-    nothing: the result is not clipped (our --no-reward-clip, --no-obs-clip)
+    unclipped: the result is not clipped (our --no-reward-clip, --no-obs-clip)
 update: gradient norm
     own: each network's gradient norm is clipped
     joint: both networks' joint gradient norm is clipped
     policy: only the policy's gradient norm is clipped (our --no-value-grad-clip)
-    no: no gradient norm is clipped (our --no-grad-clip --no-value-grad-clip)
+    unclipped: no gradient norm is clipped (our --no-grad-clip --no-value-grad-clip)
 update: Adam's eps
     1e-5: Adam's eps is 1e-5
     1e-8: Adam's eps is 1e-8
@@ -116,11 +111,8 @@ update: value weight
     5/2: the squared error has weight 5/2
 update: value clipping
     larger: the larger of the clipped and the unclipped value loss counts
-    no: the value loss is not clipped
+    unclipped: the value loss is not clipped
     only clipped: only the clipped prediction's loss counts
-update: normalized over the minibatch
-    yes: advantages are normalized over the minibatch
-    no: advantages are not normalized over the minibatch
 """
 DETAILS, texts = {}, {}
 for line in TABLE.strip().splitlines():
@@ -131,7 +123,7 @@ for line in TABLE.strip().splitlines():
         texts = DETAILS.setdefault(left, {}).setdefault(right, {})
 SAMPLES = DETAILS.pop("samples")
 DETAILS["normalize"] |= SAMPLES
-SOME = {"statistics over": 3, "first std": 2, "eps": 2, "clipped at": 3}  # how many of these rewards have
+SOME = {"statistics over": 3, "taken in": 2, "first std": 2, "eps": 2, "clipped at": 3}  # of these, rewards have
 DETAILS["scale_rewards"] |= {detail: dict(list(texts.items())[: SOME[detail]]) for detail, texts in SAMPLES.items()}
 
 
@@ -141,34 +133,31 @@ DETAILS["scale_rewards"] |= {detail: dict(list(texts.items())[: SOME[detail]]) f
 def normalized(x: np.ndarray, way: str) -> np.ndarray:
     if way == "no":
         return x
-    return x - x.mean() if way == "centred" else (x - x.mean()) / (x.std(ddof=way == "yes") + 1e-8)
+    return (x - x.mean()) / (x.std(ddof=way != "biased") + (1e-5 if way == "eps 1e-5" else 1e-8))
 
 
 def advantages(x: dict[str, Any], way: dict[str, str]) -> dict[str, np.ndarray]:
     """Returns advantages and value targets [T, N]."""
-    V, truncations = x["values"].copy(), x["truncations"]
+    V, truncations = x["values"], x["truncations"]
     ends = x["terminations"] | (truncations if way["time limit"] != "overlooked" else False)
     following = x["next_values"].copy()  # V of what follows each step
     if way["end of the batch"] != "bootstrapped":
         following[-1][~ends[-1]] = V[-1][~ends[-1]] if way["end of the batch"] == "last state" else 0
-    if way["time limit"] == "terminal":
-        following[truncations] = 0
-    elif way["time limit"] == "last state":
-        following[truncations] = V[truncations]
-    elif way["time limit"] == "overlooked":
-        following[:-1][truncations[:-1]] = V[1:][truncations[:-1]]  # the next row belongs to the next episode
+    # What stands for V after a time limit. Where it is overlooked, the next row belongs to the next episode.
+    instead = {"terminal": 0 * V, "last state": V, "overlooked": np.vstack([V[1:], following[-1:]])}
+    following = np.where(truncations, instead.get(way["time limit"], following), following)
     following[x["terminations"]] = 0
-    if way["estimator"] == "no critic":
-        V, following = 0 * V, 0 * V
 
     def gae(gae_lambda: float) -> np.ndarray:  # Schulman et al. 2016, eq. 16
         deltas = x["rewards"] + x["gamma"] * following - V
+        if way["time limit"] == "masked":
+            deltas[truncations] = 0
         for t in reversed(range(len(deltas) - 1)):
             deltas[t] += x["gamma"] * gae_lambda * ~ends[t] * deltas[t + 1]
         return deltas
 
     A = gae(x["gae_lambda"] if way["estimator"] == "GAE" else 1)
-    targets = {"A + V": A + V, "returns": gae(1) + V, "one step": x["rewards"] + x["gamma"] * following}
+    targets = {"A + V": A + V, "returns": gae(1) + V, "one step": gae(0) + V}
     return dict(advantages=normalized(A, way["normalized over the batch"]), targets=targets[way["targets"]])
 
 
@@ -176,76 +165,71 @@ def policy_loss(x: dict[str, Any], way: dict[str, str]) -> float:
     A = normalized(x["advantages"], way["normalized over the minibatch"])
     ratios = np.exp(x["log_probs"] - x["old_log_probs"])
     clipped = ratios.clip(1 - x["clip_eps"], 1 + x["clip_eps"]) * A
-    half = np.argsort(-A)[: len(A) // 2]
-    weights = np.exp(A[half] - A.max())  # a softmax with temperature 1; the KL terms are left out
     surrogate = {
         "clipped": np.minimum(ratios * A, clipped).mean(),  # Schulman et al. 2017, eq. 7
         "unclipped": (ratios * A).mean(),
         "only clipped": clipped.mean(),
         "log-likelihood": (x["log_probs"] * A).mean(),
-        "better half": (weights / weights.sum() * x["log_probs"][half]).sum(),  # GUIDE, Algorithm 8
     }
-    entropy = x["entropies"].mean(0)
-    entropy = entropy.mean() if "mean" in way["entropy"] else entropy.sum()
-    sign = 0 if way["entropy"] == "unused" else 1 if "bonus" in way["entropy"] else -1
-    return -surrogate[way["surrogate"]] - sign * x["entropy_coef"] * entropy
+    entropy = x["entropies"].sum(1).mean() if way["entropy"] == "bonus" else 0
+    return -surrogate[way["surrogate"]] - x["entropy_coef"] * entropy
 
 
 def value_loss(x: dict[str, Any], way: dict[str, str]) -> float:
-    clip_eps = x["clip_eps"] if way["range"] == "as given" else 0.2
-    clipped_values = x["old_values"] + (x["values"] - x["old_values"]).clip(-clip_eps, clip_eps)
+    clipped_values = x["old_values"] + (x["values"] - x["old_values"]).clip(-x["clip_eps"], x["clip_eps"])
     errors, clipped_errors = x["values"] - x["targets"], clipped_values - x["targets"]
     loss = dict(
         squared=np.square,
         halved=lambda e: e**2 / 2,
-        smooth_l1=lambda e: np.where(abs(e) < 1, e**2 / 2, abs(e) - 0.5),
+        smooth_l1=lambda e: np.where(abs(e) < 1, e**2 / 2, e * np.sign(e.real) - 0.5),
     )[way["error"]]
+    clipped, unclipped = loss(clipped_errors), loss(errors)
     losses = {
-        "larger": np.maximum(loss(errors), loss(clipped_errors)),
-        "no": loss(errors),
-        "smaller": np.minimum(loss(errors), loss(clipped_errors)),
-        "only clipped": loss(clipped_errors),
-        "signed": loss(np.maximum(errors, clipped_errors)),
+        "larger": np.maximum(unclipped, clipped).mean(),
+        "unclipped": unclipped.mean(),
+        "smaller": np.minimum(unclipped, clipped).mean(),
+        "only clipped": clipped.mean(),
+        "means": np.maximum(unclipped.mean(), clipped.mean()),
+        "signed": loss(np.maximum(errors, clipped_errors)).mean(),
     }
-    return losses[way["clipping"]].mean()
+    return losses[way["clipping"]]
 
 
 def running(samples: np.ndarray, way: dict[str, str]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns mean and divisor with which each sample [T, N, ...] is standardized; the sample itself is in them."""
-    T, N, *shape = samples.shape
-    over = way["statistics over"]
+    """Returns mean and divisor with which each sample [T, N, ...] is standardized."""
+    (T, N, *shape), over = samples.shape, way["statistics over"]
     # The stream of samples [n, ...] that the statistics take in; where each environment has its own, [n, N, ...].
     stream = samples.swapaxes(0, 1) if over == "in turn" else samples
     stream = stream if over == "each its own" else stream.reshape(T * N, *shape)
     n = np.arange(1, len(stream) + 1).reshape(-1, *[1] * (stream.ndim - 1))
     sums, squares = stream.cumsum(0), (stream**2).cumsum(0)
-    if way["first std"] in ("|mean|", "biased"):
-        mean = sums / n
-        corrected = way["first std"] == "|mean|"
-        variance = (squares - n * mean**2).clip(0) / np.maximum(n - corrected, 1)
-        if corrected:
-            variance[0] = mean[0] ** 2
-    else:
-        weight = float(way["first std"].split(",")[0])  # of a sample before all others, with mean 0 and variance 1
-        mean = sums / (weight + n)
-        if "corrected" in way["first std"]:
-            squares = (squares - sums**2 / n) * n / np.maximum(n - 1, 1) + sums**2 / n
-        variance = (weight + squares) / (weight + n) - mean**2
-    eps = {"1e-8": 1e-8, "1e-2": 1e-2, "float32's": np.finfo(np.float32).eps}[way["eps"].split()[0]]
-    divisor = np.sqrt(variance + eps) if "root" in way["eps"] else np.sqrt(variance) + eps
+    # Before all others comes a sample of some weight, with mean 0 and variance 1.
+    weight = {"1e-4": 1e-4, "1": 1, "1, corrected": 1}.get(way["first std"], 0)
+    mean = sums / (weight + n)
+    if way["first std"] in ("|mean|", "1, corrected"):
+        squares = (squares - sums**2 / n) * n / np.maximum(n - 1, 1) + sums**2 / n
+    variance = ((weight + squares) / (weight + n) - mean**2).clip(0)
+    if way["first std"] == "|mean|":
+        variance[0] = mean[0] ** 2
 
-    def of_each(x: np.ndarray) -> np.ndarray:
-        if over == "in turn":
-            return x.reshape(N, T, *shape).swapaxes(0, 1)
+    def of_each(x: np.ndarray, first: float) -> np.ndarray:
         if over == "step by step":
             x = x[N - 1 :: N, None]  # all environments see the statistics after the last of them
-        return np.broadcast_to(x[-1] if over == "batch" else x, samples.shape)
+        if over == "batch":
+            x = x[-1:]
+        if way["taken in"] == "after":  # then a sample sees what there was before it
+            x = np.concatenate([np.full_like(x[:1], first), x[:-1]])
+        if over == "in turn":
+            return x.reshape(N, T, *shape).swapaxes(0, 1)
+        return np.broadcast_to(x, samples.shape)
 
-    return of_each(mean), of_each(divisor)
+    mean, variance = of_each(mean, 0), of_each(variance, 1)
+    eps = {"1e-8": 1e-8, "1e-2": 1e-2, "float32's": np.finfo(np.float32).eps}[way["eps"].split()[0]]
+    return mean, np.sqrt(variance + eps) if "root" in way["eps"] else np.sqrt(variance) + eps
 
 
 def bounded(x: np.ndarray, way: dict[str, str]) -> np.ndarray:
-    return x if way["clipped at"] == "nothing" else x.clip(-float(way["clipped at"]), float(way["clipped at"]))
+    return x if way["clipped at"] == "unclipped" else x.clip(-float(way["clipped at"]), float(way["clipped at"]))
 
 
 def scale_rewards(x: dict[str, Any], way: dict[str, str]) -> dict[str, np.ndarray]:
@@ -258,196 +242,216 @@ def scale_rewards(x: dict[str, Any], way: dict[str, str]) -> dict[str, np.ndarra
         R = R * ~end if way["restart"] == "after" else R
     mean, divisor = running(rewards if "rewards" in by else np.array(returns), way)
     scaled = {"nothing": rewards, "rewards": (rewards - mean) / divisor + mean}
-    shifted = rewards - mean if "centred" in by else rewards
-    return dict(rewards=bounded(scaled.get(by, shifted / divisor), way))
+    return dict(rewards=bounded(scaled.get(by, rewards / divisor), way))
 
 
 def normalize(x: dict[str, Any], way: dict[str, str]) -> dict[str, np.ndarray]:
     """Returns normalized observations [T, N, obs]."""
-    mean, divisor = running(x["observations"], way)
-    standardized = (x["observations"] - mean) / divisor if way["standardized"] == "yes" else x["observations"]
-    return dict(observations=bounded(standardized, way))
+    obs, (mean, divisor) = x["observations"], running(x["observations"], way)
+    return dict(observations=bounded((obs - mean) / divisor if way["standardized"] == "yes" else obs, way))
 
 
-# The two networks of `update`, parameters in torch's order: the policy has log_std [2], weight [2, 3] and bias [2] of a
-# linear mean; the value network has weight [1, 3] and bias [1].
-NETWORKS = dict(policy=np.r_[-0.3, 0.2, 0.5, -0.4, 0.3, 0.2, 0.6, -0.5, 0.1, -0.1], value=np.r_[0.4, -0.6, 0.2, 0.1])
+# The parameters of the two linear networks of `update`, in torch's order, and their names.
+BEFORE = dict(policy=np.r_[-0.3, 0.2, 0.5, -0.4, 0.3, 0.2, 0.6, -0.5, 0.1, -0.1], value=np.r_[0.4, -0.6, 0.2, 0.1])
+WEIGHTS = [f"weight[{i}, {j}]" for i in range(2) for j in range(3)]
+NAMES = dict(policy=["log_std[0]", "log_std[1]", *WEIGHTS, "bias[0]", "bias[1]"], value=[*WEIGHTS[:3], "bias[0]"])
 
 
-def gaussian_log_probs(parameters: np.ndarray, obs: np.ndarray, actions: np.ndarray) -> np.ndarray:
+def gaussian_log_probs(parameters: np.ndarray, x: dict[str, np.ndarray]) -> np.ndarray:
     log_std, weight, bias = np.split(parameters, [2, 8])
-    z = (actions - obs @ weight.reshape(2, 3).T - bias) / np.exp(log_std)
+    z = (x["actions"] - x["obs"] @ weight.reshape(2, 3).T - bias) / np.exp(log_std)
     return (-(z**2) / 2 - log_std - np.log(2 * np.pi) / 2).sum(1)
 
 
 def update(x: dict[str, Any], way: dict[str, str]) -> dict[str, np.ndarray]:
-    """Returns both networks' parameters after a step of Adam (Kingma & Ba 2015, Algorithm 1) for each minibatch."""
-    normalization = {"normalized over the minibatch": way["normalized over the minibatch"]}
-    ways = dict(policy=next(members("policy_loss")) | normalization)
-    ways["value"] = next(members("value_loss")) | dict(clipping=way["value clipping"])
+    """Returns the networks' changes after each minibatch, by a step of Adam each (Kingma & Ba 2015, Algorithm 1)."""
+    ways = dict(policy=next(members("policy_loss")), value=dict(error="squared", clipping=way["value clipping"]))
     weight = {"1": 1, "1/2": 0.5, "1/4": 0.25, "5/2": 2.5}[way["value weight"]]
-    after = {name: parameters.copy() for name, parameters in NETWORKS.items()}
-    moments = {name: np.zeros((2, len(parameters))) for name, parameters in NETWORKS.items()}
-
-    def loss_of_policy(parameters: np.ndarray) -> float:
-        log_probs = gaussian_log_probs(parameters, batch["obs"], batch["actions"])
-        return policy_loss(batch | dict(log_probs=log_probs), ways["policy"])
-
-    def loss_of_value(parameters: np.ndarray) -> float:
-        values = batch["obs"] @ parameters[:3] + parameters[3]
-        return weight * value_loss(batch | dict(values=values), ways["value"])
-
+    after, changes = dict(BEFORE), {}
+    moments = {name: np.zeros((2, len(parameters))) for name, parameters in BEFORE.items()}
+    losses = dict(
+        policy=lambda x: policy_loss(batch | dict(log_probs=gaussian_log_probs(x, batch)), ways["policy"]),
+        value=lambda x: weight * value_loss(batch | dict(values=batch["obs"] @ x[:3] + x[3]), ways["value"]),
+    )
     for t, minibatch in enumerate(x["minibatches"], start=1):
         batch = minibatch | dict(targets=minibatch["value_targets"], clip_eps=x["clip_eps"])
         batch |= dict(entropies=np.zeros((1, 1)), entropy_coef=0)
-        gradients = dict(policy=slopes(loss_of_policy, after["policy"]), value=slopes(loss_of_value, after["value"]))
+        gradients = {name: slopes(loss, after[name]) for name, loss in losses.items()}
         norms = {name: np.linalg.norm(gradient) for name, gradient in gradients.items()}
         if way["gradient norm"] == "joint":
             norms = dict.fromkeys(norms, np.hypot(*norms.values()))
-        free = dict(policy=["value"], no=["policy", "value"]).get(way["gradient norm"], [])
+        free = dict(policy=["value"], unclipped=["policy", "value"]).get(way["gradient norm"], [])
         for name, gradient in gradients.items():
             g = gradient * (1 if name in free else min(1, x["max_grad_norm"] / (norms[name] + 1e-6)))
             m, v = moments[name] = moments[name] * [[0.9], [0.999]] + np.array([0.1 * g, 0.001 * g**2])
             step = m / (1 - 0.9**t) / (np.sqrt(v / (1 - 0.999**t)) + float(way["Adam's eps"]))
             after[name] = after[name] - x["learning_rate"] * step
-    return after
+            changes[f"{name} after minibatch {t}"] = after[name] - BEFORE[name]
+    return changes
 
 
-def slopes(function: Callable[[np.ndarray], float], x: np.ndarray, h: float = 1e-5) -> np.ndarray:
-    """Returns the gradient of the function at x, of x's shape, by central differences."""
-    found = np.empty(x.shape)
-    for i in np.ndindex(x.shape):
-        moved = np.zeros(x.shape)
-        moved[i] = h
-        found[i] = (function(x + moved) - function(x - moved)) / (2 * h)
-    return found
-
-
-def possible(name: str, way: dict[str, str]) -> bool:
-    """Tells whether a member has this way of its own. The others would print another's numbers, or differ from them by
-    less than can be seen."""
-    odd = {detail for detail, option in way.items() if option != next(iter(DETAILS[name][detail]))}
-    if name == "advantages":
-        if way["estimator"] == "no critic":
-            return way["time limit"] == way["end of the batch"] == "terminal" and "targets" not in odd
-        return way["estimator"] == "GAE" or way["targets"] != "returns"
-    if name == "value_loss":
-        return way["clipping"] != "no" or "range" not in odd
-    if way.get("divided by") == "nothing" or "standardized" in odd:  # then only the clip is left
-        return odd <= {"divided by", "standardized", "clipped at"}
-    if name == "scale_rewards":
-        return "restart" not in odd or "rewards" not in way["divided by"]
-    if name == "normalize" and way["first std"] in ("1", "1, corrected"):  # a variance beside which eps counts little
-        return "root" not in way["eps"] and (way["statistics over"] == "batch" or way["first std"] == "1")
-    return True
+def slopes(function: Callable[[np.ndarray], complex], x: np.ndarray) -> np.ndarray:
+    """Returns the gradient of the function at x, of x's shape, by a complex step, which is exact up to rounding. (numpy
+    orders complex numbers by their real parts, so that minimum, maximum and clip do what they should.)"""
+    units = np.eye(x.size).reshape(-1, *x.shape)
+    return np.reshape([function(x + 1e-30j * unit).imag / 1e-30 for unit in units], x.shape)
 
 
 def members(name: str) -> Iterator[dict[str, str]]:
-    """Yields the family of a function, ppo.py's defaults first."""
+    """Yields the ways of all members of a function's family, ppo.py's defaults first."""
     for options in itertools.product(*DETAILS[name].values()):
         way = dict(zip(DETAILS[name], options))
-        if possible(name, way):
-            yield way
+        batch = way.get("statistics over") == "batch"
+        if not (batch and way["taken in"] == "after") and (batch or way.get("first std") != "1, corrected"):
+            yield way | ({"taken in": "not seen"} if batch else {})  # which is up to whoever calls it
+
+
+@functools.cache
+def family(name: str) -> tuple[list[dict[str, str]], dict[str, np.ndarray]]:
+    """Returns the ways of all members, and their numbers [members, rows] by part. Members with the same numbers are
+    one, and the details in which they differ are "not seen" (the statistics of what is not standardized, say)."""
+    ways, kept = [], []
+    for way in members(name):
+        numbers = numbers_of(name, way)
+        x = np.concatenate(list(numbers.values()))
+        same = [known for known, (_, y) in zip(ways, kept) if (abs(x - y) <= 1e-5 * (1 + abs(y))).all()]
+        if same:
+            same[0].update({detail: "not seen" for detail in way if way[detail] != same[0][detail]})
+        else:
+            ways.append(way)
+            kept.append((numbers, x))
+    return ways, {part: np.array([numbers[part] for numbers, _ in kept]) for part in kept[0][0]}
 
 
 # The frozen rollout --------------------------------------------------------------------------------------------------
 
 
-def frozen_inputs() -> dict[str, dict[str, Any]]:
-    """Returns what each function is called with, chosen so that no two members have the same numbers. The rollout of
-    four environments has terminal states, time limits, episodes that are cut by the end of the batch, and one of each
-    that ends with it. Ratios and values are beyond the clip on both sides, for advantages of both signs and targets on
-    both sides. Some rewards and a column of observations are tiny, so that eps counts, and some are beyond any clip."""
+def frozen_inputs() -> dict[str, list[dict[str, Any]]]:
+    """Returns what each function is called with. Whatever is usual is chosen otherwise (gamma, ranges, the gradient's
+    largest norm), so that a constant in its place is seen. The rollouts of four environments have terminal states, time
+    limits, episodes that are cut by the end of the batch, and one of each that ends with it. Ratios and values are
+    beyond the clip on both sides, for advantages and errors of both signs. In the extreme minibatches, ratios go from
+    0.02 to 50, advantages to 8 std, and value errors from 0.012 to 1000. Some rewards and a column of observations are
+    tiny, so that eps counts, and some are beyond any clip."""
     rng = np.random.default_rng(0)
-    T, N, B = 16, 4, 16
+    T, N, B, clip_eps = 16, 4, 96, 0.3
     terminations, truncations = np.zeros((2, T, N), bool)
     terminations[[5, 15, 10], [0, 1, 2]] = True
     truncations[[7, 15, 3, 9], [1, 2, 3, 3]] = True
-    values, next_values = rng.normal(1, 2, (2, T, N))
     goes_on = ~(terminations | truncations)[:-1]
-    next_values[:-1][goes_on] = values[1:][goes_on]
-    rollout = dict(rewards=rng.normal(0.5, 1, (T, N)), values=values, next_values=next_values)
-    rollout |= dict(terminations=terminations, truncations=truncations, gamma=0.97, gae_lambda=0.9)
+    signs = np.tile([1, 1, 1, 1, -1, -1, -1, -1], B // 8)
+    rollouts, policies, values = [], [], []
+    for extreme, scale in ((False, 1), (True, 1), (False, 0.003)):
+        # Large rewards are of one sign in an environment, or what is left of their sums would be rounding in float32.
+        rewards = 10 ** rng.uniform(-2, 3, (T, N)) * [1, -1, 1, -1] if extreme else rng.normal(0.5, 1, (T, N)) * scale
+        V, following = rng.normal(1, 2, (2, T, N)) * (5 if extreme else scale)
+        following[:-1][goes_on] = V[1:][goes_on]
+        rollout = dict(rewards=rewards, values=V, next_values=following, gamma=0.97, gae_lambda=0.9)
+        rollouts.append(rollout | dict(terminations=terminations, truncations=truncations))
 
-    clip_eps = 0.3
-    ratios = 1 + clip_eps * np.tile([-2.2, -0.6, 0.7, 2.4], 4) * rng.uniform(0.9, 1.1, B)
-    signs = np.repeat([1, -1, 1, -1], 4)
-    old_log_probs = rng.normal(-2, 1, B)
-    policy = dict(log_probs=old_log_probs + np.log(ratios), old_log_probs=old_log_probs)
-    policy |= dict(advantages=0.4 + signs * rng.uniform(1, 3, B), entropies=rng.normal(1, 0.5, (B, 3)))
-    policy |= dict(clip_eps=clip_eps, entropy_coef=0.3)
-    old_values = rng.normal(1, 2, B)
-    value = dict(values=old_values + ratios - 1, old_values=old_values)
-    value |= dict(targets=old_values + signs * rng.uniform(0.1, 2.5, B), clip_eps=clip_eps)
+        moved = scale * clip_eps * np.tile([-2.2, -0.6, 0.7, 2.4], B // 4) * rng.uniform(0.9, 1.1, B)
+        ratios, A = 1 + moved, scale * (0.4 + signs * rng.uniform(1, 3, B))
+        errors, entropies = moved - scale * signs * rng.uniform(0.1, 2.4, B), rng.normal(1, 0.5, (B, 3))
+        old_log_probs, old_values = rng.normal(-1, 0.5, B), rng.normal(1, 2, B)
+        if extreme:  # the clip takes the gradient from some large advantages, and the clipped value loss is the larger
+            ratios, A = np.exp(rng.permutation(np.linspace(-250, 250, B).round()) / 64), rng.normal(0, 1, B)
+            A[np.argsort(ratios)[[2, B // 2, -8, -2]]] = 45, -10, 8, -25
+            errors, entropies = rng.choice([-1, 1], B) * np.geomspace(0.012, 1000, B), rng.normal(-1, 3, (B, 3))
+            moved = errors * rng.uniform(0.1, 0.5, B) * np.tile([1, -1, -1], B // 3)  # away from the target, or to it
+            old_log_probs = rng.normal(-640, 1280, B).round() / 64  # like the ratios', so that float32 has differences
+        policy = dict(log_probs=old_log_probs + np.log(ratios), old_log_probs=old_log_probs, advantages=A)
+        policies.append(policy | dict(entropies=entropies, clip_eps=clip_eps, entropy_coef=0.3))
+        value = dict(values=old_values + moved, old_values=old_values, targets=old_values + moved - errors)
+        values.append(value | dict(clip_eps=clip_eps))
 
+    def minibatch(scale: float, extreme: bool) -> dict[str, np.ndarray]:
+        x = dict(obs=rng.normal(0, [1, 1, 1e-4], (B, 3)), actions=rng.normal(0, 1, (B, 2)))
+        old_values = x["obs"] @ BEFORE["value"][:3] + BEFORE["value"][3] + rng.normal(0, 0.1 * scale, B)
+        apart = rng.uniform(-3.9, 3.9, B) if extreme else rng.normal(0, 0.1 * scale, B)
+        A, errors = rng.normal(0, 1, B), rng.normal(0, scale, B)
+        if extreme:
+            A[:2], errors = (30, -15), errors * 10 ** rng.uniform(-2, 2.5, B)
+        x |= dict(old_values=old_values, value_targets=old_values + errors, advantages=normalized(A, "yes"))
+        return x | dict(old_log_probs=gaussian_log_probs(BEFORE["policy"], x) + apart)
+
+    settings = dict(learning_rate=0.1, clip_eps=clip_eps, max_grad_norm=0.6)
+    updates = [  # with errors of three sizes, so that some gradients are clipped and some are not
+        dict(minibatches=[minibatch(scale, extreme) for scale in (0.1, 1, 3)], **settings) for extreme in (False, True)
+    ]
     T, N = 160, 3
     rewards, ends = rng.normal(0.5, 1, (T, N)), rng.uniform(size=(T, N)) < 0.05
     rewards[: T // 2] *= 1e-3
-    rewards[-1] = 3000, -4000, 5000
     observations = rng.normal(0.5, 1, (T, N, 3)) * [1, 1, 1e-4]
-    observations[-1, :, 0] = 3000, -4000, 5000
-
-    minibatches = []
-    for size in (0.1, 1, 3):  # of the advantages and the value errors, so that some gradients are clipped and some not
-        obs, actions = rng.normal(0, [1, 1, 1e-4], (B, 3)), rng.normal(0, 1, (B, 2))
-        old_values = obs @ NETWORKS["value"][:3] + NETWORKS["value"][3] + rng.normal(0, 0.1 * size, B)
-        minibatch = dict(obs=obs, actions=actions, advantages=rng.normal(0, 1, B), old_values=old_values)
-        minibatch["old_log_probs"] = gaussian_log_probs(NETWORKS["policy"], obs, actions) + rng.normal(0, 0.1 * size, B)
-        minibatches.append(minibatch | dict(value_targets=minibatch["old_values"] + rng.normal(0, size, B)))
-    return dict(
-        advantages=rollout,
-        policy_loss=policy,
-        value_loss=value,
-        scale_rewards=dict(rewards=rewards, ends=ends, gamma=0.97),
-        normalize=dict(observations=observations),
-        update=dict(minibatches=minibatches, learning_rate=0.1, clip_eps=clip_eps, max_grad_norm=0.5),
-    )
+    rewards[-1] = observations[-1, :, 0] = 3000, -4000, 5000
+    found = dict(advantages=rollouts, policy_loss=policies, value_loss=values, update=updates)
+    rewards = dict(rewards=rewards, ends=ends, gamma=0.97)
+    return found | dict(scale_rewards=[rewards], normalize=[dict(observations=observations)])
 
 
 FROZEN = frozen_inputs()
-OF = dict(policy_loss=["log_probs", "entropies"], value_loss=["values"])  # with respect to which losses are compared
+# The terms of which a loss is the sum, by name, and the input that each of them depends on.
+TERMS = dict(policy_loss=dict(surrogate="log_probs", entropy="entropies"), value_loss=dict(errors="values"))
+
+
+def terms_of(name: str, x: dict[str, Any], loss: Callable, gradient: Callable) -> dict[str, np.ndarray]:
+    """Returns each term of a loss and its gradient [1 + the gradient's size]. The gradient is multiplied by B, which
+    makes it as large as the loss. loss(x) is a number, and gradient(x, key) that of the loss by x[key]."""
+    whole = loss(x)
+    surrogate = loss(x | dict(entropy_coef=0.0)) if name == "policy_loss" else whole
+    numbers = dict(surrogate=surrogate, entropy=whole - surrogate, errors=whole)
+    return {part: np.r_[numbers[part], len(x[key]) * gradient(x, key).ravel()] for part, key in TERMS[name].items()}
+
+
+def joined(each: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Returns the parts of the answers to all sizes, one behind another."""
+    return {part: np.concatenate([np.ravel(x[part]) for x in each]) for part in each[0]}
 
 
 def numbers_of(name: str, way: dict[str, str]) -> dict[str, np.ndarray]:
-    """Returns a member's numbers on the frozen rollout, by part. Those of a loss are one part [1 + the gradient's
-    size]: the loss, and its gradient times B, which makes it as large."""
-    x, formula = FROZEN[name], globals()[name]
-    if name not in OF:
-        return formula(x, way)
-    gradients = [slopes(lambda moved: formula(x | {key: moved}, way), x[key]) for key in OF[name]]  # noqa: B023
-    return with_gradients(formula(x, way), gradients)
+    """Returns a member's numbers on the frozen inputs, by part."""
+    formula = globals()[name]
+    if name not in TERMS:
+        return joined([formula(x, way) for x in FROZEN[name]])
+    gradient = lambda x, key: slopes(lambda moved: formula(x | {key: moved}, way), x[key])
+    return joined([terms_of(name, x, lambda x: formula(x, way), gradient) for x in FROZEN[name]])
 
 
 @functools.cache
-def family(name: str) -> list[tuple[dict[str, str], dict[str, np.ndarray]]]:
-    """Returns all members and their numbers."""
-    return [(way, numbers_of(name, way)) for way in members(name)]
-
-
-def with_gradients(loss: float, gradients: list[np.ndarray]) -> dict[str, np.ndarray]:
-    return dict(loss=np.r_[loss, *[len(x) * x.ravel() for x in gradients]])
-
-
 def rows_of(name: str) -> dict[str, list[str]]:
     """Returns the name of each number, by part."""
-    x = FROZEN[name]
+    each = [rows_of_one(name, x) for x in FROZEN[name]]
+    sizes = ("", "extreme: ", "small: ")
+    return {part: [size + row for size, rows in zip(sizes, each) for row in rows[part]] for part in each[0]}
+
+
+def blocks_of(name: str, part: str) -> np.ndarray:
+    """Returns the number of each row's block: of its size and environment or, of observations, its size and column."""
+    each = dict(advantages=4, scale_rewards=3, normalize=3).get(name, 1)
+    rows = np.arange(len(rows_of(name)[part]))
+    return rows % each + each * (rows * len(FROZEN[name]) // len(rows))
+
+
+def rows_of_one(name: str, x: dict[str, Any]) -> dict[str, list[str]]:
     if name == "update":
-        return {part: [f"{part} parameter {i}" for i in range(len(numbers))] for part, numbers in NETWORKS.items()}
-    if name in OF:
-        policy = name == "policy_loss"
-        moved = np.exp(x["log_probs"] - x["old_log_probs"]) if policy else x["values"] - x["old_values"]
-        texts = [f"{'ratio' if policy else 'V moved by'} {y:.2f}" for y in moved]
-        slopes_of = [f"d loss / d {key}{list(i)} ({texts[i[0]]})" for key in OF[name] for i in np.ndindex(x[key].shape)]
-        return dict(loss=["the loss", *slopes_of])
+        return {f"{name} after minibatch {t}": names for t in (1, 2, 3) for name, names in NAMES.items()}
+    if name in TERMS:
+        if name == "policy_loss":
+            ratios, A = np.exp(x["log_probs"] - x["old_log_probs"]), normalized(x["advantages"], "yes")
+            texts = [f"ratio {ratio:.2f}, A of {a:.1f} std" for ratio, a in zip(ratios, A)]
+        else:
+            moved, errors = x["values"] - x["old_values"], x["values"] - x["targets"]
+            texts = [f"V moved by {y:.2f}, error {error:.2f}" for y, error in zip(moved, errors)]
+        return {
+            part: ["its number", *[f"its slope by {key}{list(i)} ({texts[i[0]]})" for i in np.ndindex(x[key].shape)]]
+            for part, key in TERMS[name].items()
+        }
     T, N, *_ = next(iter(x.values())).shape
     steps = np.array([[f"step {t} of environment {n}" for n in range(N)] for t in range(T)], object)
     if name == "scale_rewards":
         return dict(rewards=[*steps.flat])
     if name == "normalize":
-        columns = range(x["observations"].shape[2])
-        return dict(observations=[f"{step}, column {i}" for step in steps.flat for i in columns])
-    last = np.arange(T)[:, None] == T - 1
-    steps[last & ~x["terminations"] & ~x["truncations"]] += " (end of the batch)"
+        return dict(observations=[f"{step}, column {i}" for step in steps.flat for i in range(3)])
+    steps[-1, ~(x["terminations"] | x["truncations"])[-1]] += " (end of the batch)"
     steps[x["truncations"]] += " (time limit)"
     steps[x["terminations"]] += " (terminal state)"
     return dict(advantages=[*steps.flat], targets=[*steps.flat])

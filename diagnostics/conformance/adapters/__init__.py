@@ -1,10 +1,9 @@
 """Adapters of conformance for libraries. Each calls the library's own functions, with its defaults where it has a
-choice, and is run in an environment in which the library is installed; figures/conformance says how each was made.
-CleanRL is a script and not a library, so its adapter is a transcription. This module has what several of them need.
+choice. CleanRL is a script and not a library, so its adapter is a transcription. Here is what several of them need.
 
-An adapter's `train(policy, value, minibatches, **settings)` has the library train these networks on these minibatches,
-which are as in `update`. In the meantime, `loss_of` takes the loss on which the library calls backward(). For that, the
-networks answer with what is given, and the observations are the numbers of the rows to answer with."""
+An adapter's `train(policy, value, minibatches, **settings)` has the library train these networks on minibatches as in
+`update`, and `loss_of` takes the loss on which the library calls backward() then. For that, the networks answer with
+what is given, and the observations are the numbers of the rows to answer with."""
 
 from types import SimpleNamespace
 from unittest.mock import patch

@@ -1,4 +1,4 @@
-"""CleanRL's ppo_continuous_action.py, commit 016ca33. It is a script that cannot be imported, so unlike the other
+"""CleanRL's ppo_continuous_action.py, commit fe8d8a03. It is a script that cannot be imported, so unlike the other
 adapters this one does not call it: its formulas are transcribed here. The wrappers that it uses are Gymnasium's own."""
 
 import gymnasium as gym
@@ -22,13 +22,10 @@ def advantages(rewards, values, next_values, terminations, truncations, gamma, g
 
 
 def policy_loss(log_probs, old_log_probs, advantages, entropies, clip_eps, entropy_coef):
-    return clipped_loss(log_probs, old_log_probs, advantages, clip_eps) - entropy_coef * entropies.sum(1).mean()
-
-
-def clipped_loss(log_probs, old_log_probs, advantages, clip_eps):
     ratio = (log_probs - old_log_probs).exp()
     A = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
-    return torch.max(-A * ratio, -A * ratio.clamp(1 - clip_eps, 1 + clip_eps)).mean()
+    loss = torch.max(-A * ratio, -A * ratio.clamp(1 - clip_eps, 1 + clip_eps)).mean()
+    return loss - entropy_coef * entropies.sum(1).mean()
 
 
 def value_loss(values, old_values, targets, clip_eps):
@@ -40,8 +37,9 @@ def update(policy, value, minibatches, learning_rate, clip_eps, max_grad_norm):
     parameters = [*policy.parameters(), *value.parameters()]
     optimizer = torch.optim.Adam(parameters, lr=learning_rate, eps=1e-5)
     for x in minibatches:
-        log_probs = policy(x["obs"]).log_prob(x["actions"])
-        loss = clipped_loss(log_probs, x["old_log_probs"], x["advantages"], clip_eps)
+        pi = policy(x["obs"])
+        log_probs, entropies = pi.log_prob(x["actions"]), pi.entropy()[:, None]
+        loss = policy_loss(log_probs, x["old_log_probs"], x["advantages"], entropies, clip_eps, 0)
         loss = loss + 0.5 * value_loss(value(x["obs"]), x["old_values"], x["value_targets"], clip_eps)
         optimizer.zero_grad()
         loss.backward()
@@ -51,7 +49,8 @@ def update(policy, value, minibatches, learning_rate, clip_eps, max_grad_norm):
 
 def vector(wrap, *arrays):
     makers = [lambda make=make: wrap(make()) for make in replays(*arrays)]
-    return gym.vector.SyncVectorEnv(makers, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)
+    modes = getattr(gym.vector, "AutoresetMode", None)  # Gymnasium 0.29 has one mode, this one
+    return gym.vector.SyncVectorEnv(makers, **dict(autoreset_mode=modes.SAME_STEP) if modes else {})
 
 
 def scale_rewards(rewards, ends, gamma):

@@ -73,8 +73,7 @@ def update(clip_eps, **given):
 
 
 def normalize(observations):
-    """PPO takes in a batch after it was used, so these statistics serve the next batch. They are float64 here, because
-    the variance begins as 1, beside which float32 loses that of a tiny column."""
+    """As at the end of PPO's update, but in float64: beside its first variance, 1, float32 loses a tiny column's."""
     x, normalizer = torch.tensor(observations), EmpiricalNormalization(observations.shape[-1]).double()
     normalizer.update(x.flatten(0, 1))
     return normalizer(x)

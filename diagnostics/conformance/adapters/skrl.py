@@ -75,4 +75,5 @@ def update(clip_eps, max_grad_norm, **given):
 
 
 def normalize(observations):
-    return RunningStandardScaler(observations.shape[-1], device="cpu")(torch.tensor(observations), train=True)
+    x = torch.tensor(observations).flatten(0, 1)
+    return RunningStandardScaler(x.shape[-1], device="cpu")(x, train=True).reshape(observations.shape)

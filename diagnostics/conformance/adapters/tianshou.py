@@ -1,6 +1,5 @@
 """tianshou: its PPO takes advantages of a replay buffer with the frozen rollout, and updates from the frozen minibatch,
-with its defaults. Its user chooses the distribution, and with it how dimensions of the action add up; here they are
-summed, as its examples do."""
+with its defaults. How dimensions of the action add up is its user's choice; they are summed, as in its examples."""
 
 from types import SimpleNamespace
 

@@ -26,12 +26,10 @@ def advantages(rewards, values, next_values, terminations, truncations, gamma, g
 
 
 def train(policy, value, minibatches, **settings):
-    """The backward pass of a user's loop."""
-    [x] = minibatches
+    [x] = minibatches  # for the backward pass of a user's loop
 
     def distribution(_):
-        """torchrl's own, with the policy's entropies and log-probabilities."""
-        pi = policy(x["obs"])
+        pi = policy(x["obs"])  # torchrl's distribution gets its entropies and log-probabilities
         stds = torch.exp(pi.base_dist.entropy() - 0.5 * math.log(2 * math.pi * math.e))
         normal = IndependentNormal(torch.zeros_like(stds), stds)
         normal.log_prob = pi.log_prob
