@@ -80,14 +80,12 @@ def wrapped(page: str) -> str:
             return block
         items = re.split(r"\n(?=- |\d+\. )", block)
         indents = ["  " if x[:2] == "- " else "   " if re.match(r"\d+\. ", x) else "" for x in items]
-        return "\n".join(
-            textwrap.fill(" ".join(x.split()), subsequent_indent=y, **form) for x, y in zip(items, indents)
-        )
+        texts = [textwrap.fill(" ".join(x.split()), subsequent_indent=y, **form) for x, y in zip(items, indents)]
+        return "\n".join(texts)
 
     parts = re.split(r"(^```.*?^```)", page, flags=re.DOTALL | re.MULTILINE)
-    return "".join(
-        x if i % 2 else "".join(fill(y) for y in re.split(r"(\n\n+|\n$|^\n)", x)) for i, x in enumerate(parts)
-    )
+    fill_all = lambda text: "".join(map(fill, re.split(r"(\n\n+|\n$|^\n)", text)))
+    return "".join(x if i % 2 else fill_all(x) for i, x in enumerate(parts))
 
 
 def known(name: str) -> dict[str, Any]:

@@ -60,9 +60,8 @@ def grows_with_the_task() -> Cells:
 
 
 def steps_hardly_agree() -> Cells:
-    first, later = (
-        [x["cosine"] for x in measured("gradients/steps") if (x["iteration"] > 0) is y] for y in (False, True)
-    )
+    steps = measured("gradients/steps")
+    first, later = ([x["cosine"] for x in steps if (x["iteration"] > 0) is y] for y in (False, True))
     above = f"above 0 at {sum(x['interval'][0] > 0 for x in later)} of {len(later)} checkpoints"
     text = f"{span((x['mean'] for x in later), 3)}; before training {span((x['mean'] for x in first), 2)}; {above}"
     return dict(Walker2d=counted(text, [max(x["mean"] for x in later) < 0.1]))

@@ -40,15 +40,8 @@ def against_ours() -> Iterable[list[str]]:
         if name in MARGINS:
             negligible = "negligible" if within(x, MARGINS[name]) else f"not known to be within ±{MARGINS[name]}"
         steadier = (str(last_50(y)) if last_50(y) else "" for y in (THEIRS + name, name))
-        yield [
-            name,
-            str(on_humanoid(THEIRS + name)),
-            str(on_humanoid(name)),
-            str(x),
-            negligible,
-            f"{mean} {ends}",
-            *steadier,
-        ]
+        means = str(on_humanoid(THEIRS + name)), str(on_humanoid(name))
+        yield [name, *means, str(x), negligible, f"{mean} {ends}", *steadier]
 
 
 def last_50(name: str) -> Estimate | None:

@@ -195,9 +195,8 @@ def drawn_updates():
             x = change(place, name, pairs)
             x.wider = as_sample(x, 3)
             rows.setdefault(f"{place}, {name}", {})[f"{place}, {pairs:,} pairs"] = x
-    return forest(
-        {"": rows}, "change of the return by an update; thin lines: the three runs are the sample", [MARGIN], True
-    )
+    xlabel = "change of the return by an update; thin lines: the three runs are the sample"
+    return forest({"": rows}, xlabel, [MARGIN], True)
 
 
 PICTURES = dict(heldout=heldout, updates=drawn_updates)
