@@ -61,10 +61,8 @@ def read_run(folder: Path) -> Run:
     that have one, its final reward, and why it is not complete, which is "" if it is."""
     config, rows = runs.read_config(folder), runs.read_progress(folder)
     planned, done = runs.planned_steps(config), int(rows[-1]["global_step"]) if rows else 0
-    returns, kl = (
-        tuple(np.array([float(row[x]) for row in rows if row.get(name)]) for x in ("global_step", name))
-        for name in ("episodic_return", "mean_kl")
-    )
+    known = lambda name: [[float(row[x]) for row in rows if row.get(name)] for x in ("global_step", name)]
+    returns, kl = (tuple(map(np.array, known(name))) for name in ("episodic_return", "mean_kl"))
     missing = f"{done:,} of {planned:,} steps" if done < planned else "" if len(returns[0]) else "no episode ended"
     run = dict(folder=folder, algo=config["algo"], setting=runs.setting(config), script=config["script"][:8])
     run |= {name: config["args"][name] for name in ("env_id", "seed")}

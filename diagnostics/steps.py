@@ -114,10 +114,8 @@ def measure_updates(source: Source, seed: int, reward_pairs: int, updates: int, 
     policies = [(source, (*seeds, 5, step_pairs, i), x) for i, (after, _) in enumerate(taken) for x in (before, after)]
     episodes = max(2, round(reward_pairs / 2 / length))
     returns = [np.array(x)[:, 0] for x in sampling.play_policies(policies, 0, episodes)]
-    changes = [
-        intervals.paired_change(*before_and_after) | dict(promised=promised)
-        for *before_and_after, (_, promised) in zip(returns[::2], returns[1::2], taken)
-    ]
+    changes = [intervals.paired_change(*x) for x in zip(returns[::2], returns[1::2])]
+    changes = [x | dict(promised=promised) for x, (_, promised) in zip(changes, taken)]
     return dict(changes=changes, episodes=episodes) | over_updates(changes, episodes)
 
 

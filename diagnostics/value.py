@@ -197,9 +197,8 @@ def draw_exact_values(axis: Axes, gamma: float, furthest: float) -> None:
 def fit_over_training(panels: np.ndarray, measured: list[dict[str, Any]]) -> None:
     """Gives the rows over training one scale, so that means and medians can be compared. The intervals of a training
     batch do not count, because those of a few episodes would flatten the rest."""
-    heldout, train = (
-        [row[f"{where}_{name}"] for row in measured for name in COLUMNS] for where in ("heldout", "train")
-    )
+    of = lambda where: [row[f"{where}_{name}"] for row in measured for name in COLUMNS]
+    heldout, train = of("heldout"), of("train")
     shown = [numbers["mean"] for numbers in heldout + train] + [numbers["median"] for numbers in heldout]
     shown += [numbers["exact_v"] for numbers in heldout + train if "exact_v" in numbers]
     shown = [y for y in [1, *shown, *sum([numbers["interval"] or [] for numbers in heldout], [])] if y > 0]
