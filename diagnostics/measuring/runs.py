@@ -358,13 +358,13 @@ def flag(name: str, value: Any) -> str:
 
 
 def spell(config: dict[str, Any]) -> str:
-    """Writes a run's setting as --labels takes it: the algorithm and the flags that are not the script's defaults."""
+    """Writes a run's setting, which is the algorithm and the flags that are not the script's defaults."""
     flags, defaults = (flag(*x) for x in list(setting(config).items())[1:]), default_flags(config["algo"])
     return " ".join([config["algo"], *(text for text in flags if text not in defaults)])
 
 
 def default_flags(algo: str) -> set[str]:
-    """Reads the defaults of algos/<algo>.py without running it. Where it cannot be read, there are few."""
+    """Reads the defaults of algos/<algo>.py without running it. Where it cannot be read, there are none."""
     try:
         source = script_of(algo).read_text()
         [args] = [x for x in ast.parse(source).body if isinstance(x, ast.ClassDef) and x.name == "Args"]
