@@ -83,10 +83,9 @@ def group_runs(found: list[Run], labels: tuple[str, ...]) -> Settings:
                 runs.stop(f"{both} are the same run, twice")
         alike.append(run)
     env_ids, algos = ([run[name] for run in found] for name in ("env_id", "algo"))
-    given = {label: place for place, label in reversed(list(enumerate(labels)))}
 
     def rank(key: tuple[str, str]) -> tuple:
-        place, run = given.get(key[1], len(given)), settings[key][0]
+        place, run = labels.index(key[1]) if labels else 0, settings[key][0]
         unlike = [runs.flag(*x) not in key[1].split() for x in run["setting"].items()]
         return env_ids.index(key[0]), place, algos.index(run["algo"]), key[1].count(" "), unlike
 

@@ -162,8 +162,8 @@ def read_config(folder: Path) -> dict[str, Any]:
         stop(f"{folder}: its config.json is damaged")
     # Users' environments are called my_module:MyEnv-v0, so a run may name a module. A run from elsewhere may not bring
     # one, nor begin one of Python's. (Python would also import runs.X.evil, from folders that nobody made a package.)
-    own = found and found.has_location and module not in sys.stdlib_module_names
-    if found and not (own and folder.resolve() not in Path(found.origin).resolve().parents):
+    homes = Path(found.origin).resolve().parents if found and found.has_location else ()
+    if found and (not homes or module in sys.stdlib_module_names or folder.resolve() in homes):
         stop(f"{folder}: the module {module} of its environment may have come with it; if you trust it, install it")
     return config
 
@@ -384,8 +384,10 @@ def label_runs(settings: dict[Path, dict[str, Any]], labels: tuple[str, ...]) ->
     tell its setting from the algorithm's other settings here. Flags that are the script's defaults are left out."""
     if labels and len(labels) != len(settings):
         stop(f"--labels: {len(labels)} for {len(settings)} runs; give one for each run, in order")
-    found = dict(zip(settings, labels))
-    for algo in dict.fromkeys(x["algo"] for x in settings.values()) if not labels else ():
+    if labels:
+        return dict(zip(settings, labels))
+    found = {}
+    for algo in dict.fromkeys(x["algo"] for x in settings.values()):
         alike, defaults = {folder: x for folder, x in settings.items() if x["algo"] == algo}, default_flags(algo)
         names = differing(list(alike.values()))
         for folder, x in alike.items():

@@ -1,5 +1,6 @@
-"""trainings.py: ten small trainings of Stable-Baselines3 (SB3), each imported by sb3.py and compared with what SB3 did:
-python trainings.py trainings.json
+"""Makes ten small trainings of Stable-Baselines3 (SB3), imports each with sb3.py, and compares that with what SB3 did.
+
+python figures/sb3/trainings.py figures/sb3/trainings.json
 
 Each call of SB3's train() is recorded: the parameters before and after it, its batch, its random numbers, and the
 episodes that ended in its rollout. A checkpoint of iteration k must have the parameters from after k of these calls,
