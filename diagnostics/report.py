@@ -3,7 +3,6 @@ writes report.html, with the findings beside the pictures of the diagnostics, an
 
     python diagnostics/report.py runs/Hopper-v5__ppo__seed1 --quick      # seconds: the script, and what is on disk
     python diagnostics/report.py runs/Hopper-v5__ppo__seed1              # minutes: it runs the diagnostics first
-    python diagnostics/report.py runs/Hopper-v5__ppo__seed1 --watch      # while it trains
 
 It measures nothing itself but some fresh segments and updates, to check the script. Without --quick it runs each
 diagnostic that has no row of a run yet, with smaller samples than by default. Rows in the output folder, or in the
@@ -11,9 +10,7 @@ run's figures/, are used as they are, whoever measured them."""
 
 import importlib
 import json
-import re
 import textwrap
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,8 +27,6 @@ from measuring.runs import Source
 class Args(runs.Options):
     quick: bool = False
     """run no diagnostic; check the script, and use the rows that are there"""
-    watch: bool = False
-    """make the quick report again at each new checkpoint, and print what changes, until the training ends"""
 
 
 SCRIPT, RUN = "Is the script right?", "Is this run all right?"
@@ -84,32 +79,13 @@ def sentence(x: dict[str, Any]) -> str:
     return f"[{x['status']}] {x['text'] + look if x['text'] else x['tested']}" + f" ({x['number']})" * bool(x["number"])
 
 
-def watch(args: Args, out: Path) -> None:
-    """Makes the report again whenever a run has a new checkpoint, and prints what is new but for numbers."""
-    seen, told, trained = None, set(), True
-    while trained:
-        trained = any(map(runs.in_use, args.runs))  # before the look, or a last checkpoint might be missed
-        opened = runs.open_runs(args.runs, args.script)
-        newest = [sources[-1].iteration for sources in opened]
-        if newest != seen and all(map(runs.read_progress, args.runs)):
-            seen = newest
-            for title, x in [(run["title"], x) for run in find(args, opened, out) for x in run["found"]]:
-                key = title, x["check"], x["status"], re.sub(r"[\d,.]+", "", x["text"])
-                if key not in told and x["status"] != checks.GOOD:
-                    print(f"iteration {max(newest)}, {title}: {sentence(x)}", flush=True)
-                told.add(key)
-        time.sleep(2 * trained)
-
-
 def main(argv: list[str] | None = None) -> None:
     args = runs.read_options(Args, argv, __doc__)
     torch.set_num_threads(1)  # with two, the updates that check the script take ten times as long
     opened, out = runs.open_runs(args.runs, args.script), runs.output_folder(args.out, args.runs)
-    if args.watch:
-        watch(args, out)
-    elif not args.quick:
+    if not args.quick:
         measure(args, opened, out)
-    for run in [] if args.watch else find(args, opened, out):
+    for run in find(args, opened, out):
         lines = [run["title"], f"  {SCRIPT} (checked at iteration {run['at']}; nothing else is tested)"]
         lines += [f"    {sentence(x)}" for x in run["found"] if x["half"] == SCRIPT] + [f"  {RUN}"]
         lines += [f"    {sentence(x)}" for x in run["found"] if x["half"] == RUN]

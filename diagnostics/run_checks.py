@@ -192,7 +192,7 @@ def lengths(run: Run) -> Verdict:
     for i in long[kls[long] > 10 * bound[long]]:
         before, after = (np.nanmedian([*returns[a:b], np.nan]) for a, b in ((max(0, i - 5), i + 1), (i + 1, i + 6)))
         if not after >= before:
-            tell = f"A step went much too far, and returns fell: `replay.py RUN --from {i} --to {i + 1}` repeats it."
+            tell = f"Iteration {i} went much too far, and returns fell: try a smaller --policy-lr or --max-kl."
             return Verdict(BAD, tell, f"mean KL {short(kls[i])} nats in iteration {i}")
     for x, kl in [(x["iteration"], x["heldout"]) for x in held]:
         low, _ = intervals.t_interval(kl["mean_kl_parts"] or [], looks=len(held)) or (0, 0)

@@ -19,7 +19,7 @@ import numpy as np
 from estimates import FIGURES, PLACES, Estimate, plain, span
 from scipy import stats
 
-ROOMS = "reward", "clipping", "nine", "steps", "gradients", "critic", "landscapes", "algorithms", "sb3", "replay"
+ROOMS = "reward", "clipping", "nine", "steps", "gradients", "critic", "landscapes", "algorithms", "sb3"
 PLANNED = "noise_or_length", "gains_add_up", "critic_or_clip", "bounds", "time_limits", "released", "jagged"
 ROOMS += tuple(x for x in PLANNED if (FIGURES / x / "page.md").exists())  # the others have a protocol, and no results
 HOLDS, NOT, UNCLEAR = "holds", "does not hold", "cannot tell"

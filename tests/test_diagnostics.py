@@ -80,7 +80,7 @@ def test_an_episode_that_never_ends_is_refused(runs, capsys, monkeypatch):
 
 
 def test_the_contract_is_all_that_diagnostics_use_of_a_script(capsys):
-    files = [ROOT / "diagnostics" / f"{name}.py" for name in (*CALLS, "replay", "report")]
+    files = [ROOT / "diagnostics" / f"{name}.py" for name in (*CALLS, "report")]
     used = set()
     for path in [*files, *(ROOT / "diagnostics" / "measuring").glob("*.py")]:
         used |= set(re.findall(r"(?<![.\w])script\.([A-Za-z_]+)", path.read_text()))

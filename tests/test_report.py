@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from conftest import checkpoints, flags_of, load
-from filelock import FileLock
 
 CHECKS = {x.find.__name__: x.find for x in load("run_checks").CHECKS}
 ARGS = dict(num_envs=1, num_steps=10, anneal_lr=True, policy_lr=3e-4)
@@ -80,7 +79,7 @@ def test_steps_are_short():
     kls[33] = 9.9
     assert judge("lengths", columns).status == "good"  # and the return rose
     found = judge("lengths", columns | dict(episodic_return=-returns))
-    assert found.status == "bad" and "replay.py RUN --from 33" in found.text
+    assert found.status == "bad" and "Iteration 33 went" in found.text
     bound = dict(max_kl=0.04, max_kl_final=0.08)  # which moves by a fortieth in each iteration
     assert judge("lengths", dict(mean_kl=0.04 + 0.001 * np.arange(40)), args=bound).status == "good"
     assert judge("lengths", dict(mean_kl=0.0401 + 0.001 * np.arange(40)), args=bound).status == "bad"
@@ -227,32 +226,6 @@ def test_statistics_that_hold_an_outlier_are_named(known, runs):
         torch.save(checkpoint, path)
     found = quick_report(runs / "run")["normalizers"]
     assert found["status"] == "bad" and "outlier" in found["text"]
-
-
-def test_watching_tells_what_changes_and_ends_with_the_run(runs, monkeypatch, capsys):
-    """A run of four iterations, of which one is done at first; the others come while the report waits."""
-    train(runs, run_name="run")
-    progress, paths = runs / "run" / "progress.csv", checkpoints(runs / "run")
-    lines = progress.read_text().splitlines(keepends=True)
-    saved = [path.read_bytes() for path in paths]
-    for path in paths[2:]:
-        path.unlink()
-    progress.write_text("".join(lines[:2]))
-    left = [2, 3, 4]
-
-    def train_on(_):
-        if left:
-            progress.write_text("".join(lines[: left[0] + 1]))
-            paths[left[0]].write_bytes(saved[left.pop(0)])
-        else:
-            lock.release()  # as the training does when it ends
-
-    monkeypatch.setattr(load("report").time, "sleep", train_on)
-    with FileLock(runs / "run" / ".lock") as lock:
-        load("report").main([str(runs / "run"), "--watch"])
-    told = capsys.readouterr().out.splitlines()
-    assert not left and told[-1].endswith("run/figures/report.html")
-    assert sum("It has not ended" in line for line in told) == 1 and len(told) < 25
 
 
 def test_bad_input_is_one_line(known, runs, capsys):

@@ -490,6 +490,3 @@ def test_bad_files_are_one_line_and_run_nothing(trained, tmp_path, capsys):
     with patch("sys.argv", ["sb3.py"]), pytest.raises(SystemExit):
         load("sb3").main([str(agent), "--out", str(run)])
     assert "name it with --env-id" in capsys.readouterr().err and not created.exists() and not run.exists()
-    with pytest.raises(SystemExit):
-        load("replay").main([str(trained / "run_hopper"), "--from", "2", "--to", "3"])
-    assert "SB3 saves neither" in capsys.readouterr().err

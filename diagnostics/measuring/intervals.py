@@ -57,16 +57,15 @@ def difference(x: np.ndarray, y: np.ndarray, looks: int = 1) -> dict[str, Any]:
     return contrast([x, y], [1, -1], looks)
 
 
-def paired_change(before: np.ndarray, after: np.ndarray, looks: int = 1) -> dict[str, Any]:
-    """Returns the mean of the differences of two or more returns [n] with the same seeds, and its t interval. `visible`
-    is the fall that is detected with a power of 0.8. `pairing` is the interval's width divided by that of
-    the two-sample t interval, which would treat the seeds as different ones."""
-    x, n = after - before, len(before)
-    error, t = np.std(x, ddof=1).item() / n**0.5, stats.t.ppf(1 - 0.025 / looks, n - 1).item()
-    unpaired = stats.t.ppf(1 - 0.025 / looks, 2 * n - 2) * ((before.var(ddof=1) + after.var(ddof=1)) / n) ** 0.5
-    numbers = dict(before=before.mean().item(), after=after.mean().item(), mean=x.mean().item())
-    numbers |= dict(interval=t_interval(x, looks), visible=(t + stats.t.ppf(0.8, n - 1).item()) * error)
-    return numbers | dict(pairing=(t * error / unpaired).item() if unpaired > 0 else None)
+def paired_change(before: np.ndarray, after: np.ndarray) -> dict[str, Any]:
+    """Returns the mean of the differences of two or more returns [n] with the same seeds, and its t interval. `pairing`
+    is the interval's width divided by that of the two-sample t interval, which would treat the seeds as different
+    ones."""
+    n, low_high = len(before), t_interval(after - before)
+    unpaired = stats.t.ppf(0.975, 2 * n - 2) * ((before.var(ddof=1) + after.var(ddof=1)) / n) ** 0.5
+    pairing = ((low_high[1] - low_high[0]) / (2 * unpaired)).item() if unpaired > 0 else None
+    numbers = dict(before=before.mean().item(), after=after.mean().item(), mean=(after - before).mean().item())
+    return numbers | dict(interval=low_high, pairing=pairing)
 
 
 def ratio_of_sums(x: np.ndarray, y: Any, ends: np.ndarray, in_logarithms: bool = False) -> dict[str, Any]:
