@@ -86,6 +86,7 @@ SHOWN = {  # a number that a picture must show
     "limits": lambda: room("time_limits").runs("Walker2d", "off").mean,
     "released": lambda: room("released").runs.of("Humanoid")["released/TRPO"][0],
     "jaggedness": lambda: room("jagged").tests()["along the step"]["Hopper"].mean,
+    "landscape": lambda: room("jagged").returns(first("jagged/rows", dict, run_seed=201), "step", 2000).mean(1)[5],
 }
 
 

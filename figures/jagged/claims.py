@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 from estimates import Estimate, in_percent, measured, plain, span
+from matplotlib.figure import Figure
 from measuring import intervals
-from pictures import forest
+from pictures import forest, new_figure
 from planned import Tests, by_run, holm
 
 ALONG, CHECKPOINTS = {"step": "along the step", "random": "along a random direction"}, (150, 300)
@@ -91,9 +92,30 @@ def table_of_parts() -> Iterable[list[str]]:
             yield [f"{x}, {says}", *map(str, of), span(start[x].values(), 2)]
 
 
-def drawn():
+def drawn() -> Figure:
     """Draws J² in the four cases, with a dot for each run."""
     return forest({"": tests()}, "J², 95 % interval; dots are runs", [0], dots=True)
 
 
-PICTURES = dict(jaggedness=drawn)
+def drawn_landscape() -> Figure:
+    """Draws the rewards of the first run of each algorithm along both lines, as few pairs a point show them and as many
+    do (CL Fig. 5)."""
+    rows = {(x["env_id"], x["algo"], x["iteration"]): x for x in measured("jagged/rows") if x["run_seed"] == 201}
+    columns = sorted({(env_id, algo) for env_id, algo, _ in rows})
+    panels = [(along, iteration) for along in ALONG for iteration in CHECKPOINTS]
+    figure, axes = new_figure(len(panels), len(columns), 1.5 * len(panels) + 0.5, sharex=True, sharey="col")
+    for (along, iteration), of_row in zip(panels, axes):
+        of_row[0].set_ylabel(f"{ALONG[along][6:]},\niteration {iteration}", fontsize=8)
+        for axis, (env_id, algo) in zip(of_row, columns):
+            for pairs, style in {2000: dict(color="0.6", lw=1), PAIRS: dict(color="black", lw=1.8)}.items():
+                found = returns(rows[env_id, algo, iteration], along, pairs).mean(1)
+                axis.plot(np.arange(len(found)) / 4, found, label=f"from {pairs:,} pairs a point", **style)
+            axis.tick_params(labelsize=8)
+    for axis, (env_id, algo) in zip(axes[0], columns):
+        axis.set_title(f"{env_id}, {dict(ppo='PPO', trpo_plus='TRPO')[algo]}", fontsize=9)
+    figure.supxlabel("steps from 2,048 pairs, or units of a norm of 2", fontsize=9)
+    figure.supylabel("mean return", fontsize=9)
+    return figure
+
+
+PICTURES = dict(jaggedness=drawn, landscape=drawn_landscape)
