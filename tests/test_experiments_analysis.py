@@ -171,6 +171,8 @@ def test_jagged(write):
     assert [x[4] for x in cases] == ["verdict", *["jagged"] * 4]
     noise = 700**2 / 2 / (300**2 + 700**2 / 2)
     assert g.by_noise("Hopper", "step", 2000)["mean"] == pytest.approx(noise, abs=0.1)
+    again = {tau: g.resampled("Hopper", "step", tau, 300).mean() for tau in (0, 500)}
+    assert abs(again[0]) < 0.02 * 700**2 and again[500] == pytest.approx(500**2, rel=0.1)
     far, near, one = (Estimate([x + TEN]) for x in (100**2, 50**2, 1))  # of one, the interval contains 0
     found = [g.verdict(*x) for x in ((far, far, True), (far, one, True), (near, far, False), (far, far, False))]
     assert found == ["jagged", "curved", "smooth within 100", "cannot tell"]

@@ -1,5 +1,6 @@
 """Whether the reward landscape is jagged (CL's Fig. 5, 19, 20), by protocol.md."""
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 from estimates import Estimate, in_percent, measured, plain, span
 from matplotlib.figure import Figure
 from measuring import intervals
+from measuring.intervals import percent  # noqa: F401  # the page uses it
 from pictures import forest, new_figure
 from planned import Tests, by_run, holm
 
@@ -62,11 +64,45 @@ def verdict(j: Estimate, q: Estimate, stands: bool) -> str:
     return f"smooth within {SMOOTH}" if j.interval(0.9)[1] < SMOOTH**2 else "cannot tell"
 
 
+def verdicts() -> list[str]:
+    return [row[4] for row in table_of_cases()][1:]
+
+
 def by_noise(place: str, along: str, pairs: int) -> dict[str, Any]:
     """Returns the share of what so many pairs show that noise explains, 1 − J²(40,000) / A, with a BCa interval."""
     true, shown = over_runs(jaggedness, along)[place], over_runs(apparent, along, pairs)[place]
     share = lambda runs: 1 - true[runs.astype(int)].mean(-1) / shown[runs.astype(int)].mean(-1)
     return intervals.bootstrap(share, np.arange(len(true)))  # draws runs, each with both of its numbers
+
+
+def resampled(place: str, along: str, tau: float, draws: int) -> np.ndarray:
+    """Returns J² [draws, runs] as it would come out if the true rewards scattered with standard deviation tau around a
+    line. The episodes are the measured ones, drawn again by seed, without the differences between points."""
+    rng, neighbours = np.random.default_rng(0), np.eye(13)[1:-1] - (np.eye(13)[:-2] + np.eye(13)[2:]) / 2
+    of_runs = {}
+    for row in [x for x in measured("jagged/rows") if x["env_id"].startswith(place)]:
+        d = neighbours @ returns(row, along, PAIRS)
+        n = d.shape[1]
+        d = (d - d.mean(1, keepdims=True)) * (n / (n - 1)) ** 0.5  # drawing from n values loses this much variance
+        weights = rng.multinomial(n, np.full(n, 1 / n), draws) / n
+        means = weights @ d.T
+        noise = (weights @ (d**2).T - means**2) / (n - 1)
+        scattered = means + rng.normal(0, tau, (draws, 13)) @ neighbours.T
+        of_runs.setdefault((row["algo"], row["run_seed"]), []).append((scattered**2 - noise).mean(1) / 1.5)
+    return np.transpose([np.mean(x, 0) for x in of_runs.values()])
+
+
+@functools.cache
+def chance(place: str, along: str) -> float:
+    """Returns how often the mean J² would be as low as the measured one if there were no scatter."""
+    return np.mean(resampled(place, along, 0, 10_000).mean(1) <= tests()[ALONG[along]][place].mean).item()
+
+
+@functools.cache
+def wrongly_smooth() -> list[float]:
+    """Returns for each case how often the rule would call a landscape smooth whose J is the limit."""
+    ends = lambda place, along: [Estimate([x]).interval(0.9)[1] for x in resampled(place, along, SMOOTH, 1000)]
+    return [np.mean(np.array(ends(x, along)) < SMOOTH**2).item() for x in ("Hopper", "Walker2d") for along in ALONG]
 
 
 def table_of_cases() -> Iterable[list[str]]:
@@ -77,6 +113,11 @@ def table_of_cases() -> Iterable[list[str]]:
         j, q = of[says][place], qs[says][place]
         row = [str(j), plain(np.sign(j.mean) * abs(j.mean) ** 0.5), str(q), verdict(j, q, stands[says][place])]
         yield [f"{place}, {says}", *row, *(in_percent(by_noise(place, along, x)) for x in (2000, 10_000))]
+
+
+def seeming(place: str) -> float:
+    """Returns the standard deviation with which points along the step seem to scatter, from 2,000 pairs."""
+    return over_runs(apparent, "step", 2000)[place].mean() ** 0.5
 
 
 def table_of_parts() -> Iterable[list[str]]:

@@ -8,7 +8,7 @@ import json
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1]))  # before this folder, which has a claims.py, too
 
 from claims import room
 
