@@ -5,12 +5,14 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
+from claims import HOLDS, UNCLEAR, Cell, Cells
 from estimates import Estimate, in_percent, measured, plain, span
 from matplotlib.figure import Figure
 from measuring import intervals
 from measuring.intervals import percent  # noqa: F401  # the page uses it
 from pictures import forest, new_figure
 from planned import Tests, by_run, holm
+from scipy import stats
 
 ALONG, CHECKPOINTS = {"step": "along the step", "random": "along a random direction"}, (150, 300)
 PAIRS, SMOOTH = 40_000, 100  # pairs a point; the J below which a landscape is called smooth
@@ -113,6 +115,18 @@ def table_of_cases() -> Iterable[list[str]]:
         j, q = of[says][place], qs[says][place]
         row = [str(j), plain(np.sign(j.mean) * abs(j.mean) ** 0.5), str(q), verdict(j, q, stands[says][place])]
         yield [f"{place}, {says}", *row, *(in_percent(by_noise(place, along, x)) for x in (2000, 10_000))]
+
+
+def smooth() -> Cells:
+    """Judges whether the landscape is smooth along both lines. The p-value is the larger one, of J² ≥ 100²."""
+    cells = {}
+    for place in ("Walker2d", "Hopper"):
+        of = {along: tests()[says][place] for along, says in ALONG.items()}
+        so = all(row[4].startswith("smooth") for row in table_of_cases() if row[0].startswith(place))
+        p = max(float(stats.t.sf((SMOOTH**2 - x.mean) / x.error, x.freedom)) for x in of.values())
+        text = f"J² is {of['step']} along the step and {of['random']} along a random direction"
+        cells[place] = Cell(text, HOLDS if so else UNCLEAR, of["step"].seeds, p)
+    return cells
 
 
 def seeming(place: str) -> float:
