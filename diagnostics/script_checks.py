@@ -423,7 +423,9 @@ def adam(s: Script) -> Verdict | None:
 def adam_way(s: Script, args: Any, name: str, start: nn.Module, batches: list, rates: list, eps: float) -> list[Tensor]:
     """Returns how far torch.optim.Adam takes a network in twelve steps, in four, and in one."""
     network, ways, loss = copy.deepcopy(start), [], getattr(s.module, f"{name}_loss")
-    clips = getattr(args, dict(policy="grad_clip", value="value_grad_clip")[name], True)
+    # A script with one clip alone (TRPO+: the value network's; REINFORCE: the policy's) calls it grad_clip.
+    of_value = name == "value" and hasattr(args, "value_grad_clip")
+    clips = getattr(args, "value_grad_clip" if of_value else "grad_clip", True)
     most = getattr(args, "max_grad_norm", math.inf) if clips else math.inf
     optimizer = torch.optim.Adam(network.parameters(), eps=eps)
     for batch, rate in [(x, rate) for x, rate in zip(batches, rates) for _ in range(4)]:
