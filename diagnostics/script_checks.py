@@ -257,7 +257,8 @@ def surrogate(s: Script) -> Verdict:
     eps = s.batch["clip_range"][0].item() if "clip_range" in s.batch else eps
     weights = [A, (A - A.mean()) / A.std()]
     if of_vmpo:
-        weights = [torch.softmax(torch.where(A >= A.median(), A / s.batch["multipliers"][0], -math.inf), 0)]
+        better = A >= A.topk(len(A) // 2).values.min()  # torch's median would let in one row more
+        weights = [torch.softmax(torch.where(better, A / s.batch["multipliers"][0], -math.inf), 0)]
     ratio = lambda log_probs: torch.exp(log_probs - s.batch["old_log_probs"])
     terms = [lambda x, A: ratio(x) * A, lambda x, A: x * A]
     if eps is not None:
