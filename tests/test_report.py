@@ -218,14 +218,23 @@ def test_what_is_odd_is_not_accused(settings, expected, runs):
     assert {x for x in found if found[x] in ("bad", "caution")} == {x for x in expected if expected[x] == "caution"}
 
 
-def test_statistics_that_hold_an_outlier_are_named(known, runs):
-    shutil.copytree(known / "ppo", "run")
-    for path in checkpoints(runs / "run"):
-        checkpoint = torch.load(path, weights_only=True)
-        checkpoint["obs_stats"]["std"][0] *= 1e6
-        torch.save(checkpoint, path)
-    found = quick_report(runs / "run")["normalizers"]
-    assert found["status"] == "bad" and "outlier" in found["text"]
+def test_normalizers_that_hide_what_matters_are_named():
+    """Of three numbers of an observation, the second varies by rounding alone, which is no outlier's fault."""
+    obs = np.random.default_rng(0).normal(3, 1, (200, 3))
+    obs[:, 1] = 5 + 1e-13 * obs[:, 0]
+    known = SimpleNamespace(mean=obs.mean(0), std=obs.std(0))
+    data = dict(obs=(obs - known.mean) / (known.std + 1e-8), rewards=np.zeros(200), ends=np.arange(200) % 20 == 19)
+    options = dict(obs_clip=True, obs_clip_range=10, obs_norm=True)
+    script = SimpleNamespace(first=(data, dict(obs=obs)), steps=200, new=(0, 0, 0, dict(obs=obs)))
+    script.statistics, script.option = lambda _: known, options.get
+    found = lambda: judge("normalizers", script=script)
+    assert found().status == "good"
+    data["obs"][50::40, 0] = 10  # one number of three, in each fortieth step
+    assert found().status != "bad" and "0.73 %" in found().number
+    data["obs"][:, 2] = 10
+    assert found().status == "bad" and "--obs-clip-range" in found().text
+    known.std[0] = 1e6
+    assert found().status == "bad" and "outlier" in found().text
 
 
 def test_bad_input_is_one_line(known, runs, capsys):

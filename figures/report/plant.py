@@ -36,6 +36,7 @@ HEALTHY = dict(
     ppo_entropy=("ppo", "--entropy-coef 0.01 --bound-action clip"),
     ppo_squashed=("ppo", "--bound-action tanh"),
     ppo_short=("ppo", "--num-steps 64 --num-minibatches 2 --total-timesteps 6_400 --checkpoint-every 25"),
+    ppo_humanoid=("ppo", "--env-id Humanoid-v5"),
     trpo_im=("trpo_plus", "--no-reward-scale --no-orthogonal-init --no-reward-clip --no-obs-clip --no-grad-clip"),
     ppo_two=("ppo", "--num-envs 2 --num-steps 1024 --no-obs-norm --no-reward-scale --no-grad-clip"),
     **{name: (name, "") for name in ("ppo_m", "ppo_noclip", "trpo", "trpo_plus", "a2c", "vmpo", "reinforce")},
