@@ -106,11 +106,11 @@ def draw_points(axis: Axes, x: Any, points: list[dict[str, Any]], style: dict[st
     axis.errorbar(x, y, yerr=np.abs(ends.T - y), **dict(linestyle="") | style)
 
 
-def label_log_axis(axis: Axes, most: float = 500) -> None:
+def label_log_axis(axis: Axes) -> None:
     """Writes plain numbers on a logarithmic vertical axis. They include multiples of 2 and 5 where the ends of the axis
-    differ by at most the factor `most`."""
+    differ by a factor of 500 at most."""
     low, high = axis.get_ylim()
-    axis.yaxis.set_major_locator(LogLocator(subs=(1,) if high > most * low else (1, 2, 5)))
+    axis.yaxis.set_major_locator(LogLocator(subs=(1,) if high > 500 * low else (1, 2, 5)))
     axis.yaxis.set_major_formatter(lambda x, _: f"{x:,.9g}")
     axis.yaxis.set_minor_formatter(NullFormatter())
 

@@ -1,6 +1,7 @@
 """Whether the reward landscape is jagged (CL's Fig. 5, 19, 20), by protocol.md."""
 
 import functools
+import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -26,10 +27,15 @@ def returns(row: dict[str, Any], along: str, pairs: int) -> np.ndarray:
     return np.array([x["returns"] for x in line])[:, :seeds]
 
 
+def bends(x: np.ndarray) -> np.ndarray:
+    """Returns how far each point of x [points, n] but the ends lies from the mean of its neighbours, so that a slope
+    counts for nothing. For independent points it has 1.5 times their variance."""
+    return x[1:-1] - (x[:-2] + x[2:]) / 2
+
+
 def ruggedness(x: np.ndarray) -> tuple[float, float]:
-    """Returns the apparent ruggedness A of R [points, seeds], and N, that by noise alone. A point is compared with the
-    mean of its neighbours, so that a slope counts for nothing; 1.5 is the variance of that for independent points."""
-    d = x[1:-1] - (x[:-2] + x[2:]) / 2
+    """Returns the apparent ruggedness A of R [points, seeds], and N, that by noise alone."""
+    d = bends(x)
     return np.mean(d.mean(1) ** 2) / 1.5, np.mean(d.var(1, ddof=1) / x.shape[1]) / 1.5
 
 
@@ -66,8 +72,12 @@ def verdict(j: Estimate, q: Estimate, stands: bool) -> str:
     return f"smooth within {SMOOTH}" if j.interval(0.9)[1] < SMOOTH**2 else "cannot tell"
 
 
-def verdicts() -> list[str]:
-    return [row[4] for row in table_of_cases()][1:]
+def cases() -> Iterable[tuple[str, str, Estimate, Estimate, str]]:
+    """Yields each environment and line with its J², its Q and the verdict."""
+    of, qs, stands = tests(), tests(scatter), holm(tests())
+    for place, (along, says) in itertools.product(of[ALONG["step"]], ALONG.items()):
+        j, q = of[says][place], qs[says][place]
+        yield place, along, j, q, verdict(j, q, stands[says][place])
 
 
 def by_noise(place: str, along: str, pairs: int) -> dict[str, Any]:
@@ -80,52 +90,56 @@ def by_noise(place: str, along: str, pairs: int) -> dict[str, Any]:
 def resampled(place: str, along: str, tau: float, draws: int) -> np.ndarray:
     """Returns J² [draws, runs] as it would come out if the true rewards scattered with standard deviation tau around a
     line. The episodes are the measured ones, drawn again by seed, without the differences between points."""
-    rng, neighbours = np.random.default_rng(0), np.eye(13)[1:-1] - (np.eye(13)[:-2] + np.eye(13)[2:]) / 2
-    of_runs = {}
+    rng, of_runs = np.random.default_rng(0), {}
     for row in [x for x in measured("jagged/rows") if x["env_id"].startswith(place)]:
-        d = neighbours @ returns(row, along, PAIRS)
-        n = d.shape[1]
+        x = returns(row, along, PAIRS)
+        d, n = bends(x), x.shape[1]
         d = (d - d.mean(1, keepdims=True)) * (n / (n - 1)) ** 0.5  # drawing from n values loses this much variance
         weights = rng.multinomial(n, np.full(n, 1 / n), draws) / n
         means = weights @ d.T
         noise = (weights @ (d**2).T - means**2) / (n - 1)
-        scattered = means + rng.normal(0, tau, (draws, 13)) @ neighbours.T
+        scattered = means + bends(rng.normal(0, tau, (len(x), draws))).T
         of_runs.setdefault((row["algo"], row["run_seed"]), []).append((scattered**2 - noise).mean(1) / 1.5)
     return np.transpose([np.mean(x, 0) for x in of_runs.values()])
 
 
 @functools.cache
-def chance(place: str, along: str) -> float:
-    """Returns how often the mean J² would be as low as the measured one if there were no scatter."""
-    return np.mean(resampled(place, along, 0, 10_000).mean(1) <= tests()[ALONG[along]][place].mean).item()
+def chance(place: str, along: str, tau: float = 0, draws: int = 10_000) -> float:
+    """Returns how often the mean J² would be as low as the measured one if the true rewards scattered with tau."""
+    return np.mean(resampled(place, along, tau, draws).mean(1) <= tests()[ALONG[along]][place].mean).item()
+
+
+def chance_at_limit() -> float:
+    """Returns the largest such chance of the four cases if J were the limit."""
+    return max(chance(place, along, SMOOTH, 1000) for place, along, *_ in cases())
 
 
 @functools.cache
 def wrongly_smooth() -> list[float]:
     """Returns for each case how often the rule would call a landscape smooth whose J is the limit."""
     ends = lambda place, along: [Estimate([x]).interval(0.9)[1] for x in resampled(place, along, SMOOTH, 1000)]
-    return [np.mean(np.array(ends(x, along)) < SMOOTH**2).item() for x in ("Hopper", "Walker2d") for along in ALONG]
+    return [np.mean(np.array(ends(place, along)) < SMOOTH**2).item() for place, along, *_ in cases()]
 
 
 def table_of_cases() -> Iterable[list[str]]:
     """Yields each case with its verdict, and with the share of what few pairs show that is noise."""
     yield ["", "J²", "J", "Q", "verdict", "noise, of what 2,000 pairs show", "of 10,000"]
-    of, qs, stands = tests(), tests(scatter), holm(tests())
-    for place, (along, says) in ((x, y) for x in of[ALONG["step"]] for y in ALONG.items()):
-        j, q = of[says][place], qs[says][place]
-        row = [str(j), plain(np.sign(j.mean) * abs(j.mean) ** 0.5), str(q), verdict(j, q, stands[says][place])]
-        yield [f"{place}, {says}", *row, *(in_percent(by_noise(place, along, x)) for x in (2000, 10_000))]
+    for place, along, j, q, judged in cases():
+        row = [str(j), plain(np.sign(j.mean) * abs(j.mean) ** 0.5), str(q), judged]
+        yield [f"{place}, {ALONG[along]}", *row, *(in_percent(by_noise(place, along, x)) for x in (2000, 10_000))]
 
 
 def smooth() -> Cells:
     """Judges whether the landscape is smooth along both lines. The p-value is the larger one, of J² ≥ 100²."""
+    found = {}
+    for place, _, j, _, judged in cases():
+        found.setdefault(place, []).append((j, judged))
     cells = {}
-    for place in ("Walker2d", "Hopper"):
-        of = {along: tests()[says][place] for along, says in ALONG.items()}
-        so = all(row[4].startswith("smooth") for row in table_of_cases() if row[0].startswith(place))
-        p = max(float(stats.t.sf((SMOOTH**2 - x.mean) / x.error, x.freedom)) for x in of.values())
-        text = f"J² is {of['step']} along the step and {of['random']} along a random direction"
-        cells[place] = Cell(text, HOLDS if so else UNCLEAR, of["step"].seeds, p)
+    for place, ((step, one), (random, other)) in found.items():
+        p = max(float(stats.t.sf((SMOOTH**2 - x.mean) / x.error, x.freedom)) for x in (step, random))
+        text = f"J² is {step} along the step and {random} along a random direction"
+        so = one == other == f"smooth within {SMOOTH}"
+        cells[place] = Cell(text, HOLDS if so else UNCLEAR, step.seeds, p)
     return cells
 
 

@@ -6,7 +6,7 @@ quick report judge them all, and counts what it finds, what it names, and whom i
 
 To judge trained runs again, delete planted/pages. A bug is *found* if any verdict is caution or bad, and *named* if one
 of them is of a check that bugs.txt gives for it. A *false alarm* is such a verdict about a healthy run. The runs are
-short: 25 iterations of Hopper-v5, one seed each."""
+short: 25 iterations, one seed each, of Hopper-v5 but for one."""
 
 import contextlib
 import json
