@@ -10,16 +10,12 @@ MARGIN, PLACES, WAYS = 200, ("Hopper", "Walker2d", "HalfCheetah"), ("no", "clip"
 runs = Runs("bounds/finals")
 
 
-def tests(*asked: str, places: Iterable[str] = PLACES) -> Tests:
-    return {x.replace(" - ", " − "): {place: runs(place, x) for place in places} for x in asked}
+def tests(*asked: str) -> Tests:
+    return {x.replace(" - ", " − "): {place: runs(place, x) for place in PLACES} for x in asked}
 
 
 def primary() -> Tests:
     return tests("clip - no", "tanh - clip")
-
-
-def on_humanoid() -> Tests:
-    return tests("clip - no", "tanh - clip", "tanh - no", places=["Humanoid"])
 
 
 def accounting() -> dict[str, Estimate]:
@@ -46,11 +42,11 @@ def table_of_accounting() -> Iterable[list[str]]:
 def descriptions() -> Iterable[list[str]]:
     """Yields the entropy of the last iteration and the mean KL of an iteration, and the share of runs above 2,500."""
     yield ["", "final reward", "entropy at the end (nats)", "mean KL (nats)", "above 2,500"]
-    for place in (*PLACES, "Humanoid"):
+    for place in PLACES:
         for way in WAYS:
             logged = (two_digits(column(runs, place, way, x).mean()) for x in ("entropy", "mean_kl"))
             share = share_above(runs.of(place)[way]) if place == "HalfCheetah" else ""
             yield [f"{place}, {way}", str(runs(place, way)), *logged, share]
 
 
-PICTURES = dict(bounds=lambda: draw_finals(runs, WAYS, (*PLACES, "Humanoid")))
+PICTURES = dict(bounds=lambda: draw_finals(runs, WAYS, PLACES))
