@@ -121,6 +121,9 @@ def test_bounds_time_limits_and_the_released_code(write):
     assert left.error == pytest.approx((2 * TEN.var(ddof=1) / 10 + 0.25) ** 0.5)  # the accounting's own is 0.5
     assert [*d.table_of_accounting()][1][-1] == "more than accounting"
     assert d.primary()["tanh − clip"]["Hopper"].mean == -200
+    write("bounds/again.json", settings({(x, y): z + TEN for x in d.AGAIN for y, z in dict(no=0, tanh=300).items()}))
+    x, y = d.again()["tanh − no, new seeds"]["Walker2d"], d.pooled()["tanh − no, all seeds"]["Walker2d"]
+    assert (x.mean, y.mean) == pytest.approx((300, 200)) and (x.seeds, y.seeds) == (10, 20)
 
     on, off = 1701 + 100 * TEN, 1650 + 50 * TEN
     write("time_limits/finals.json", settings({(x, y): z for x in e.PLACES for y, z in dict(on=on, off=off).items()}))

@@ -7,7 +7,8 @@ from estimates import Estimate, Runs, measured, two_digits
 from planned import Tests, by_run, column, draw_finals, share_above
 
 MARGIN, PLACES, WAYS = 200, ("Hopper", "Walker2d", "HalfCheetah"), ("no", "clip", "tanh")
-runs = Runs("bounds/finals")
+AGAIN = "Walker2d", "HalfCheetah"  # where the second protocol asks for new seeds
+runs, new_runs = Runs("bounds/finals"), Runs("bounds/again")
 
 
 def tests(*asked: str) -> Tests:
@@ -16,6 +17,17 @@ def tests(*asked: str) -> Tests:
 
 def primary() -> Tests:
     return tests("clip - no", "tanh - clip")
+
+
+def again() -> Tests:
+    """Returns the tests of the second protocol, which are computed from its own runs alone."""
+    return {"tanh − no, new seeds": {place: new_runs(place, "tanh - no") for place in AGAIN}}
+
+
+def pooled() -> Tests:
+    """Returns tanh − no over the seeds of both experiments."""
+    ways = {x: {y: np.concatenate([z.of(x)[y] for z in (runs, new_runs)]) for y in ("tanh", "no")} for x in AGAIN}
+    return {"tanh − no, all seeds": {place: Estimate([x["tanh"], x["no"]], (1, -1)) for place, x in ways.items()}}
 
 
 def accounting() -> dict[str, Estimate]:
