@@ -8,7 +8,7 @@ from planned import Tests, by_run, column, draw_finals, share_above
 
 MARGIN, PLACES, WAYS = 200, ("Hopper", "Walker2d", "HalfCheetah"), ("no", "clip", "tanh")
 AGAIN = "Walker2d", "HalfCheetah"  # where the second protocol asks for new seeds
-runs, new_runs = Runs("bounds/finals"), Runs("bounds/again")
+runs, new_runs, all_runs = Runs("bounds/finals"), Runs("bounds/again"), Runs("bounds/finals", "bounds/again")
 
 
 def tests(*asked: str) -> Tests:
@@ -26,8 +26,7 @@ def again() -> Tests:
 
 def pooled() -> Tests:
     """Returns tanh − no over the seeds of both experiments."""
-    ways = {x: {y: np.concatenate([z.of(x)[y] for z in (runs, new_runs)]) for y in ("tanh", "no")} for x in AGAIN}
-    return {"tanh − no, all seeds": {place: Estimate([x["tanh"], x["no"]], (1, -1)) for place, x in ways.items()}}
+    return {"tanh − no, all seeds": {place: all_runs(place, "tanh - no") for place in AGAIN}}
 
 
 def accounting() -> dict[str, Estimate]:
