@@ -132,9 +132,9 @@ def test_bounds_time_limits_and_the_released_code(write):
     assert e.primary()["on − off"]["HalfCheetah"].p() == pytest.approx(stats.ttest_ind(on, off, equal_var=False).pvalue)
     assert e.explained_variance("Walker2d").mean == pytest.approx(51)
 
-    for path, x in (("released", 10), ("finals", 0)):
+    for path, x in (("released/released", 10), ("reward/humanoid", 0)):
         of = {"PPO": 750, "PPO-M": 650, "TRPO": 400, "TRPO+": 670}
-        write(f"released/{path}.json", settings({("Humanoid", n): y + x + TEN for n, y in of.items()}))
+        write(f"{path}.json", settings({("Humanoid", n): y + x + TEN for n, y in of.items()}))
     x, paper = f.against_paper("TRPO"), np.random.default_rng(0).normal(0, 1, 10**5)
     paper = 586 + (paper - paper.mean()) / paper.std(ddof=1) * 10 / 1.96 * len(paper) ** 0.5  # its error is the paper's
     known = Estimate([410 + TEN, paper], (1, -1))
