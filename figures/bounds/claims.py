@@ -29,6 +29,13 @@ def pooled() -> Tests:
     return {"tanh − no, all seeds": {place: all_runs(place, "tanh - no") for place in AGAIN}}
 
 
+def escapes() -> Iterable[list[str]]:
+    """Yields the share of runs above 2,500 on HalfCheetah, of the new seeds and of all."""
+    yield ["above 2,500 on HalfCheetah", "no", "tanh"]
+    for name, of in (("new seeds", new_runs), ("all seeds", all_runs)):
+        yield [name, *(share_above(of.of("HalfCheetah")[way]) for way in ("no", "tanh"))]
+
+
 def accounting() -> dict[str, Estimate]:
     """Returns what clipping is worth without any learning: by how much the last policy of each run of "no" earns more
     through a clip, in the mean of its 20 pairs of episodes."""
