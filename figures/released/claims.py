@@ -48,10 +48,10 @@ def effects() -> Iterable[list[str]]:
     """Yields the main effects by the released code and by ours, and their differences."""
     yield ["", "released", "ours", "released − ours"]
     for name in ("STEP", "OPTIMIZATIONS"):
-        own = reward.runs.weights(name)
-        theirs = {THEIRS + x: w for x, w in own.items()}
-        both = theirs | {x: -w for x, w in own.items()}
-        yield [f"the {name.lower()}", *(str(runs("Humanoid", x)) for x in (theirs, own, both))]
+        weights = reward.runs.weights(name)
+        both = {THEIRS + x: w for x, w in weights.items()} | {x: -w for x, w in weights.items()}
+        found = reward.released("Humanoid", name), reward.runs("Humanoid", name), runs("Humanoid", both)
+        yield [f"the {name.lower()}", *map(str, found)]
 
 
 def finals():
