@@ -44,13 +44,17 @@ def saturation() -> dict[str, Estimate]:
     return with_both(left)
 
 
+def explained_variance(place: str, arm: str) -> float:
+    """Returns the mean over runs of what a continuation's value network explains, averaged over its iterations."""
+    number = lambda row: np.mean([x["explained_variance"] for x in row[arm]["iterations"]])
+    return float(np.mean([*by_run(measured("gains_add_up/rows"), number)[place].values()]))
+
+
 def explained() -> Iterable[list[str]]:
-    """Yields the explained variance of each arm's value network, averaged over its iterations."""
+    """Yields the explained variance of each arm's value network."""
     yield ["", *ARMS]
-    number = lambda row, arm: np.mean([x["explained_variance"] for x in row[arm]["iterations"]])
-    of_arms = [by_run(measured("gains_add_up/rows"), lambda row, x=x: number(row, x)) for x in ARMS]
     for place in PLACES:
-        yield [place, *(plain(np.mean([*x[place].values()]), 2) for x in of_arms)]
+        yield [place, *(plain(explained_variance(place, x), 2) for x in ARMS)]
 
 
 def curve(place: str, arm: str) -> np.ndarray:
