@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from claims import after_holm
-from estimates import Estimate, Runs, in_percent
+from estimates import Estimate, Runs, in_percent, plain
 from matplotlib.figure import Figure
 from pictures import forest
 from scipy import stats
@@ -67,6 +67,15 @@ def share_above(finals: Iterable[float], bound: float = ESCAPED) -> str:
     above, found = int(np.sum(np.array(finals) > bound)), len(list(finals))
     ends = stats.binomtest(above, found).proportion_ci(method="exact")
     return f"{above} of {found}: {in_percent(dict(mean=above / found, interval=[ends.low, ends.high]))}"
+
+
+def outward(x: float) -> str:
+    """Writes the end of an interval beyond which all is excluded, and `inward` that up to which nothing is, in tens."""
+    return plain(np.ceil(x / 10) * 10)
+
+
+def inward(x: float) -> str:
+    return plain(np.floor(x / 10) * 10)
 
 
 def column(runs: Runs, place: str, agent: str, name: str) -> np.ndarray:

@@ -122,7 +122,7 @@ def test_bounds_time_limits_and_the_released_code(write):
     assert [*d.table_of_accounting()][1][-1] == "more than accounting"
     assert d.primary()["tanh − clip"]["Hopper"].mean == -200
     write("bounds/again.json", settings({(x, y): z + TEN for x in d.AGAIN for y, z in dict(no=0, tanh=300).items()}))
-    x, y = d.again()["tanh − no, new seeds"]["Walker2d"], d.pooled()["tanh − no, all seeds"]["Walker2d"]
+    x, y = d.again()["tanh − no, new seeds"]["Walker2d"], d.pooled()["tanh − no, both experiments"]["Walker2d"]
     assert (x.mean, y.mean) == pytest.approx((300, 200)) and (x.seeds, y.seeds) == (10, 20)
 
     on, off = 1701 + 100 * TEN, 1650 + 50 * TEN

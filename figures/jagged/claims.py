@@ -143,6 +143,11 @@ def smooth() -> Cells:
     return cells
 
 
+def excluded(place: str) -> float:
+    """Returns the J above which nothing lies in the 95 % intervals of both lines."""
+    return max(of[place].interval()[1] for of in tests().values()) ** 0.5
+
+
 def seeming(place: str) -> float:
     """Returns the standard deviation with which points along the step seem to scatter, from 2,000 pairs."""
     return over_runs(apparent, "step", 2000)[place].mean() ** 0.5
