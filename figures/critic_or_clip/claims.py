@@ -30,10 +30,12 @@ def chosen_rates() -> dict[tuple[str, int], float]:
     return {key: max(of, key=of.get) for key, of in sums.items()}
 
 
-def at_the_end() -> list[str]:
-    """Returns which rates were chosen at an end of their range."""
-    found = chosen_rates().items()
-    return [f"{algo}, K = {k}: {rate:g}" for (algo, k), rate in found if rate in (RATES[algo][0], RATES[algo][-1])]
+def table_of_rates() -> Iterable[list[str]]:
+    """Yields the chosen rates, and whether they lie at an end of their range, beyond which nobody looked."""
+    yield ["", "1 value epoch", "50 value epochs"]
+    for algo, tried in RATES.items():
+        chosen = [chosen_rates()[algo, epochs] for epochs in (1, 50)]
+        yield [f"`{algo}.py`", *(f"{x:g}" + ", an end of its range" * (x in (tried[0], tried[-1])) for x in chosen)]
 
 
 def tests(name: str, epochs: int = 50) -> Tests:
