@@ -70,11 +70,12 @@ def share_above(finals: Iterable[float], bound: float = ESCAPED) -> str:
 
 
 def outward(x: float) -> str:
-    """Writes the end of an interval beyond which all is excluded, and `inward` that up to which nothing is, in tens."""
+    """Rounds the end of an interval up to tens, so that what lies beyond is excluded."""
     return plain(np.ceil(x / 10) * 10)
 
 
 def inward(x: float) -> str:
+    """Rounds the end of an interval down to tens, so that what lies below is not excluded."""
     return plain(np.floor(x / 10) * 10)
 
 
