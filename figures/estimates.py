@@ -45,7 +45,7 @@ def show(numbers: dict[str, Any], digits: int | None = None) -> str:
 
 
 def in_percent(share: dict[str, Any]) -> str:
-    return "{:.0f} % [{:.0f}, {:.0f}]".format(*(100 * x for x in (share["mean"], *share["interval"])))
+    return "{} % [{}, {}]".format(*(plain(100 * x) for x in (share["mean"], *share["interval"])))
 
 
 def span(values: Iterable[float], digits: int = 0) -> str:

@@ -99,7 +99,7 @@ def test_critic_or_clip(write):
         parts += json.loads(settings({(place, ""): [final]}, algo=algo, settings=chosen))["settings"]
     write("critic_or_clip/rates.json", json.dumps(dict(settings=parts)))
     assert c.chosen_rates() == {(x, k): dict(a2c=3e-4, ppo_noclip=3e-5)[x] for x in c.RATES for k in (1, 50)}
-    assert [x[1:] for x in c.table_of_rates()][1:] == [["0.0003"] * 2, ["3e-05, an end of its range"] * 2]
+    assert [x[1] for x in c.table_of_rates() if x[-1][0] == "*"] == ["0.0003"] * 2 + ["3e-05"] * 2
     means = dict(Hopper=(3000, 2000, 1000), Walker2d=(3000, 2700, 1000), HalfCheetah=(3000, 3000, 2990))
     names = "ppo.py", "A2C-50", "A2C-1"
     of = {(x, name): mean + TEN for x, levels in means.items() for name, mean in zip(names, levels)}
