@@ -108,6 +108,10 @@ def test_critic_or_clip(write):
     assert verdicts[1:] == ("below PPO", "a little lower than PPO", "comparable to or better than PPO")
     assert shares[1][:4] == "50 %" and c.tests("A2C")["A2C-50 − A2C-1"]["Hopper"].mean == 1000
     assert c.closed("A2C", "Walker2d")["mean"] == pytest.approx(1700 / 2000) and len(verdicts) == 4
+    levels = {"ppo.py": 3000, "NoClip-50": 2000, "NoClip-1": 0}
+    of = {(x, name): mean + TEN for x in c.PLACES[:2] for name, mean in levels.items()}
+    write("critic_or_clip/at_one_rate.json", settings(of))
+    assert c.same_rate()["NoClip-50 − NoClip-1"]["Hopper"].mean == 2000 and c.table_at_one_rate()[2][1][:4] == "67 %"
 
 
 def test_bounds_time_limits_and_the_released_code(write):

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import numpy as np
 from estimates import Runs, in_percent, measured, plain
 from measuring import intervals
-from planned import Tests, draw_finals, holm, share_above
+from planned import Tests, draw_finals, holm, judged, share_above
 
 PLACES = "Hopper", "Walker2d", "HalfCheetah"
 REACHED = dict(Hopper=2600, Walker2d=3300, HalfCheetah=2200)  # PPO's final rewards before this experiment
@@ -14,6 +14,7 @@ PPO = "ppo.py"  # at its defaults, which are not those of IM's agent PPO
 AGENTS = PPO, *(f"{x}-{epochs}" for x in ("A2C", "NoClip") for epochs in (1, 10, 50))
 RATES = dict(a2c=(1e-4, 3e-4, 7e-4), ppo_noclip=(3e-5, 6e-5, 1.5e-4))
 runs = Runs("critic_or_clip/finals")
+at_one_rate = Runs("critic_or_clip/at_one_rate")  # NoClip-1 with the rate of NoClip-50, in two environments
 
 
 def grid() -> dict[tuple[str, int], dict[float, dict[str, float]]]:
@@ -66,18 +67,34 @@ def compared(name: str) -> Iterable[list[str]]:
     beyond = f"{PPO} − {name}-50"
     above = holm(tests(name))[beyond]
     for place in PLACES:
-        x, lead = tests(name)[beyond][place], runs(place, f"{PPO} - {name}-1")
+        x = tests(name)[beyond][place]
         comparable, lower = x.interval(0.9)[1] < REACHED[place] / 4, above[place] and x.mean > 0
         verdict = {(True, False): "comparable to or better than PPO", (True, True): "a little lower than PPO"}
         verdict |= {(False, True): "below PPO", (False, False): "cannot tell"}
-        share = in_percent(closed(name, place)) if lead.interval()[0] > 0 else f"PPO's lead is {lead}"
-        yield [place, verdict[comparable, bool(lower)], share]
+        yield [place, verdict[comparable, bool(lower)], share_closed(name, place)]
 
 
-def closed(name: str, place: str) -> dict:
+def closed(name: str, place: str, runs: Runs = runs) -> dict:
     """Returns the share of PPO − (K = 1) that K = 50 closes, with a BCa interval."""
     share = lambda more, one, ppo: (more.mean(-1) - one.mean(-1)) / (ppo.mean(-1) - one.mean(-1))
     return intervals.bootstrap(share, *(np.array(runs.of(place)[x]) for x in (f"{name}-50", f"{name}-1", PPO)))
+
+
+def share_closed(name: str, place: str, runs: Runs = runs) -> str:
+    """Writes this share, or where PPO is not known to lead, its lead."""
+    lead = runs(place, f"{PPO} - {name}-1")
+    return in_percent(closed(name, place, runs)) if lead.interval()[0] > 0 else f"PPO's lead is {lead}"
+
+
+def same_rate() -> Tests:
+    """Returns what more value steps add to NoClip where the policy has the same rate, by the protocol's addition."""
+    return {"NoClip-50 − NoClip-1": {x: at_one_rate(x, "NoClip-50 - NoClip-1") for x in PLACES[:2]}}
+
+
+def table_at_one_rate() -> list[list[str]]:
+    shares = [share_closed("NoClip", x, at_one_rate) for x in PLACES[:2]]
+    levels = [str(at_one_rate(x, "NoClip-1")) for x in PLACES[:2]]
+    return [*judged(same_rate()), ["share of PPO's lead that they close", *shares], ["NoClip-1 at 6e-5", *levels]]
 
 
 def levels() -> Iterable[list[str]]:
