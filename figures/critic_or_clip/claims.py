@@ -43,10 +43,9 @@ def table_of_rates() -> Iterable[list[str]]:
     yield ["", "rate", *PLACES, "sum of the shares"]
     for (algo, epochs), of in sorted(grid().items()):
         for rate, finals in of.items():
-            found = f"{score(finals):.2f}"
-            found = f"**{found}**" if rate == chosen_rates()[algo, epochs] else found
+            bold = "**" * (rate == chosen_rates()[algo, epochs])
             says = f"`{algo}.py`, {epochs} value epoch{'s' * (epochs > 1)}"
-            yield [says, f"{rate:g}", *(plain(finals[x]) for x in PLACES), found]
+            yield [says, f"{rate:g}", *(plain(finals[x]) for x in PLACES), f"{bold}{score(finals):.2f}{bold}"]
 
 
 def tests(name: str, epochs: int = 50) -> Tests:
@@ -65,10 +64,9 @@ def compared(name: str) -> Iterable[list[str]]:
     value epoch they close."""
     yield ["", "with 50 value epochs", "share of PPO's lead that they close"]
     beyond = f"{PPO} − {name}-50"
-    above = holm(tests(name))[beyond]
     for place in PLACES:
         x = tests(name)[beyond][place]
-        comparable, lower = x.interval(0.9)[1] < REACHED[place] / 4, above[place] and x.mean > 0
+        comparable, lower = x.interval(0.9)[1] < REACHED[place] / 4, stands(beyond, place) and x.mean > 0
         verdict = {(True, False): "comparable to or better than PPO", (True, True): "a little lower than PPO"}
         verdict |= {(False, True): "below PPO", (False, False): "cannot tell"}
         yield [place, verdict[comparable, bool(lower)], share_closed(name, place)]
@@ -92,6 +90,7 @@ def same_rate() -> Tests:
 
 
 def table_at_one_rate() -> list[list[str]]:
+    """Returns the two tests at one rate, the shares of PPO's lead, and where the new runs end."""
     shares = [share_closed("NoClip", x, at_one_rate) for x in PLACES[:2]]
     levels = [str(at_one_rate(x, "NoClip-1")) for x in PLACES[:2]]
     return [*judged(same_rate()), ["share of PPO's lead that they close", *shares], ["NoClip-1 at 6e-5", *levels]]
