@@ -19,17 +19,17 @@ NUM_ITERATIONS = 488  # 1M steps
 NUM_MINIBATCHES = 32  # must divide NUM_STEPS
 EPOCHS = 10  # passes over the batch in an iteration
 POLICY_LR, VALUE_LR = 3e-4, 2.5e-4  # IM's for Hopper
-GAMMA = 0.99  # discount factor
-GAE_LAMBDA = 0.95
-CLIP_EPS = 0.2  # of the probability ratio
+GAMMA = 0.99  # discount factor; the larger, the further ahead rewards count: about 1 / (1 - GAMMA) steps
+GAE_LAMBDA = 0.95  # the larger, the more advantages trust sampled rewards (noise) and the less V (bias)
+CLIP_EPS = 0.2  # how far a ratio may move from 1 before moving it further stops paying
 VALUE_CLIP_EPS = 0.2  # in units of the scaled rewards
 MAX_GRAD_NORM = 0.5
 
 torch.set_num_threads(1)  # the networks are too small for more
 env = gym.make(ENV_ID)
 obs_size, action_size = env.observation_space.shape[0], env.action_space.shape[0]
-rng = np.random.default_rng(SEED)
-generator = torch.Generator().manual_seed(SEED)
+rng = np.random.default_rng(SEED)  # for the noise, the seeds of episodes and the minibatches
+generator = torch.Generator().manual_seed(SEED)  # for the initial weights
 
 
 class RunningStats:
@@ -77,7 +77,7 @@ def observe(raw_obs):
 
 obs = None  # a new episode is due
 for iteration in range(NUM_ITERATIONS):
-    # Act with the current policy. The noise is drawn at once, so that a test can compare with ppo.py.
+    # Act with the current policy. Its noise is drawn at once, as in ppo.py, so that both draw the same numbers.
     steps, returns = [], []
     noise = torch.from_numpy(rng.standard_normal((NUM_STEPS, action_size), dtype=np.float32))
     for t in range(NUM_STEPS):
@@ -96,7 +96,7 @@ for iteration in range(NUM_ITERATIONS):
         # Subtracting a mean, too, would favor longer or shorter episodes.
         reward = reward / (return_stats.std + 1e-8)  # (2) scaled rewards
         reward = min(max(reward, -10.0), 10.0)  # (5) clipped rewards
-        # A time limit is not a terminal state, so V(s') counts there. Like the batch's end, it only ends GAE's sum.
+        # At a time limit, no terminal state, V(s') still counts. Like the end of the batch, it only ends GAE's sum.
         steps.append((obs, action, reward, next_obs, terminated, terminated or truncated))
         obs = next_obs
         if terminated or truncated:
@@ -105,13 +105,13 @@ for iteration in range(NUM_ITERATIONS):
     batch_obs, actions, rewards, batch_next_obs, terminations, ends = zip(*steps)
     batch_obs, actions, batch_next_obs = map(torch.stack, (batch_obs, actions, batch_next_obs))
 
-    # Estimate advantages with GAE (Schulman et al. 2016, eq. 16), in float64, because the recursion adds up rounding.
+    # Estimate advantages with GAE (Schulman et al. 2016, eq. 16), in float64, because the recursion adds up errors.
     with torch.no_grad():
         old_log_probs = policy(batch_obs).log_prob(actions)
         old_values = value(batch_obs).squeeze(-1)
         next_values = value(batch_next_obs).squeeze(-1) * (1 - torch.tensor(terminations).float())
     advantages = torch.tensor(rewards, dtype=torch.float64) + GAMMA * next_values.double() - old_values.double()
-    for t in reversed(range(NUM_STEPS - 1)):
+    for t in reversed(range(NUM_STEPS - 1)):  # So far, each advantage is only the first term of its sum.
         if not ends[t]:
             advantages[t] += GAMMA * GAE_LAMBDA * advantages[t + 1]
     advantages = advantages.float()
@@ -133,8 +133,8 @@ for iteration in range(NUM_ITERATIONS):
             nn.utils.clip_grad_norm_(value.parameters(), MAX_GRAD_NORM)  # (9) clipped gradients
             value_adam.step()
 
-    # Improve the policy by the clipped surrogate (Schulman et al. 2017, eq. 7), without an entropy bonus, as they do in
-    # MuJoCo.
+    # Improve the policy by the clipped surrogate (Schulman et al. 2017, eq. 7), without an entropy bonus, as in the
+    # paper's MuJoCo experiments.
     for _ in range(EPOCHS):
         for rows in torch.from_numpy(rng.permutation(NUM_STEPS)).chunk(NUM_MINIBATCHES):
             ratios = torch.exp(policy(batch_obs[rows]).log_prob(actions[rows]) - old_log_probs[rows])
@@ -148,3 +148,8 @@ for iteration in range(NUM_ITERATIONS):
 
     mean_return = sum(returns) / len(returns) if returns else float("nan")
     print(f"step {(iteration + 1) * NUM_STEPS}: {len(returns)} episodes ended, with a mean return of {mean_return:.1f}")
+
+# What acting needs, in the format of ppo.py's checkpoints. README.md shows how to load it.
+mean = {f"mean.{name}": x for name, x in policy_mean.state_dict().items()}
+stats = dict(mean=obs_stats.mean.tolist(), std=obs_stats.std.tolist())
+torch.save(dict(policy=mean | dict(log_std=log_std.detach()), obs_stats=stats), "micro_ppo.pt")

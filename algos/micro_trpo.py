@@ -22,8 +22,8 @@ NUM_ITERATIONS = 488  # 1M steps
 NUM_MINIBATCHES = 32  # for the value network; must divide NUM_STEPS
 VALUE_EPOCHS = 10  # passes over the batch in an iteration, for the value network
 VALUE_LR = 2e-4
-GAMMA = 0.99  # discount factor
-GAE_LAMBDA = 0.95
+GAMMA = 0.99  # discount factor; the larger, the further ahead rewards count: about 1 / (1 - GAMMA) steps
+GAE_LAMBDA = 0.95  # the larger, the more advantages trust sampled rewards (noise) and the less V (bias)
 MAX_KL = 0.13  # delta, the largest mean KL of a step, in nats; IM's for Hopper
 FISHER_FRACTION = 0.1  # of the batch's states; Fisher-vector products are most of the cost, and a tenth is enough
 CG_STEPS = 10  # steps of conjugate gradient
@@ -33,8 +33,8 @@ BACKTRACK_STEPS = 10  # step sizes that the line search tries, each half of the 
 torch.set_num_threads(1)  # the networks are too small for more
 env = gym.make(ENV_ID)
 obs_size, action_size = env.observation_space.shape[0], env.action_space.shape[0]
-rng = np.random.default_rng(SEED)
-generator = torch.Generator().manual_seed(SEED)
+rng = np.random.default_rng(SEED)  # for the noise, the seeds of episodes and the minibatches
+generator = torch.Generator().manual_seed(SEED)  # for the initial weights
 
 
 def make_network(out_size):
@@ -66,7 +66,7 @@ def gradient(x, **options):  # of a number by the policy's parameters, as one ve
 
 obs = None  # a new episode is due
 for iteration in range(NUM_ITERATIONS):
-    # Act with the current policy. The noise is drawn at once, so that a test can compare with trpo.py.
+    # Act with the current policy. Its noise is drawn at once, as in trpo.py, so that both draw the same numbers.
     steps, returns = [], []
     noise = torch.from_numpy(rng.standard_normal((NUM_STEPS, action_size), dtype=np.float32))
     for t in range(NUM_STEPS):
@@ -80,7 +80,7 @@ for iteration in range(NUM_ITERATIONS):
         next_obs, reward, terminated, truncated, _ = env.step(action.numpy().copy())
         next_obs = torch.from_numpy(next_obs).float()
         episode_return += reward
-        # A time limit is not a terminal state, so V(s') counts there. Like the batch's end, it only ends GAE's sum.
+        # At a time limit, no terminal state, V(s') still counts. Like the end of the batch, it only ends GAE's sum.
         steps.append((obs, action, float(reward), next_obs, terminated, terminated or truncated))
         obs = next_obs
         if terminated or truncated:
@@ -89,12 +89,12 @@ for iteration in range(NUM_ITERATIONS):
     batch_obs, actions, rewards, batch_next_obs, terminations, ends = zip(*steps)
     batch_obs, actions, batch_next_obs = map(torch.stack, (batch_obs, actions, batch_next_obs))
 
-    # Estimate advantages with GAE (Schulman et al. 2016, eq. 16), in float64, because the recursion adds up rounding.
+    # Estimate advantages with GAE (Schulman et al. 2016, eq. 16), in float64, because the recursion adds up errors.
     with torch.no_grad():
         old_values = value(batch_obs).squeeze(-1)
         next_values = value(batch_next_obs).squeeze(-1) * (1 - torch.tensor(terminations).float())
     advantages = torch.tensor(rewards, dtype=torch.float64) + GAMMA * next_values.double() - old_values.double()
-    for t in reversed(range(NUM_STEPS - 1)):
+    for t in reversed(range(NUM_STEPS - 1)):  # So far, each advantage is only the first term of its sum.
         if not ends[t]:
             advantages[t] += GAMMA * GAE_LAMBDA * advantages[t + 1]
     advantages = advantages.float()
@@ -130,7 +130,7 @@ for iteration in range(NUM_ITERATIONS):
         x = x + alpha * direction
         residual = residual - alpha * product
         direction = residual + (residual @ residual) / squared * direction
-    # Since (F + damping) x = g - residual, the quadratic model of the KL of this step, x^T F x / 2, is at most MAX_KL.
+    # Since (F + damping) x = g - residual, full_step^T F full_step / 2, the KL to second order, is at most MAX_KL.
     full_step = (2 * MAX_KL / (x @ (g - residual))).sqrt() * x
 
     # The line search takes the first of smaller and smaller steps that keeps the mean KL itself within MAX_KL and
@@ -145,3 +145,7 @@ for iteration in range(NUM_ITERATIONS):
 
     mean_return = sum(returns) / len(returns) if returns else float("nan")
     print(f"step {(iteration + 1) * NUM_STEPS}: {len(returns)} episodes ended, with a mean return of {mean_return:.1f}")
+
+# The policy, in the format of trpo.py's checkpoints. README.md shows how to load it; there is no normalizer here.
+mean = {f"mean.{name}": x for name, x in policy_mean.state_dict().items()}
+torch.save(dict(policy=mean | dict(log_std=log_std.detach())), "micro_trpo.pt")

@@ -14,7 +14,7 @@ steps V on (V(s) - target)^2 and pi on -min(ratio A, clip(ratio) A) with Adam (`
     python algos/ppo.py --env-id Walker2d-v5 --no-anneal-lr  # another environment, without (4)
 
 Rerun the same command to resume an interrupted run, to the same bits. "The released code" is
-MadryLab/implementation-matters, commit 1b8af2d, to which IM links.
+MadryLab/implementation-matters, commit 1b8af2d, to which IM links. Functions stand in the order of their first call.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import os
 import platform
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import pairwise
@@ -41,7 +42,7 @@ import torch
 import tyro
 from filelock import FileLock
 from torch import Tensor, nn
-from torch._higher_order_ops import scan  # a prototype of torch's: a loop that stays a loop when it is compiled
+from torch._higher_order_ops import scan  # a prototype of torch's: compiled, its loop stays a loop and is not unrolled
 from torch.distributions import Distribution, Independent, Normal, kl_divergence
 from torch.func import functional_call, grad_and_value
 from torch.utils.tensorboard import SummaryWriter
@@ -78,19 +79,20 @@ class Args:
     value_epochs: int = 10  # epochs of value updates per batch
     policy_lr: float = 3e-4  # Adam learning rate of the policy
     value_lr: float = 2.5e-4  # Adam learning rate of the value network
-    gamma: float = 0.99  # discount factor
-    gae_lambda: float = 0.95  # lambda of generalized advantage estimation
-    clip_eps: float = 0.2  # clip range of the probability ratio
+    gamma: float = 0.99  # discount factor; the larger, the further ahead rewards count: about 1 / (1 - gamma) steps
+    gae_lambda: float = 0.95  # the larger, the more advantages trust sampled rewards (noise) and the less V (bias)
+    clip_eps: float = 0.2  # how far a ratio may move from 1 before moving it further stops paying
     entropy_coef: float = 0.0  # coefficient of the entropy bonus; may be negative
+    adv_norm: bool = True  # normalize advantages over the minibatch: subtract their mean, divide by their std
     policy_hidden: tuple[int, ...] = (64, 64)  # sizes of the policy's hidden layers
     value_hidden: tuple[int, ...] = (64, 64)  # sizes of the value network's hidden layers
     bootstrap_truncation: bool = True  # bootstrap from V at a time limit; off: treat it as a terminal state
     bound_action: Literal["no", "clip", "tanh"] = "no"  # how actions reach the environment: as drawn, clipped, squashed
 
-    compile: bool = True  # compile the updates: 5 to 25 seconds once, then 10 to 20 times faster; needs a C++ compiler
+    compile: bool = True  # compile the updates: 5 to 25 s at each start, then 12 times faster; off to print in a loss
     runs_dir: str = "runs"  # folder of all runs
     run_name: str = ""  # folder of this run inside runs_dir; default: environment, algorithm, non-default flags, seed
-    checkpoint_every: int = 25  # iterations between checkpoints; changes nothing but where an interrupted run resumes
+    checkpoint_every: int = 25  # iterations between checkpoints, which are where a run resumes and diagnostics look
 
 
 def train(args: Args) -> None:
@@ -104,41 +106,9 @@ def train(args: Args) -> None:
             record(args, run, state, steps, episodes, statistics)
 
 
-def value_loss(args: Args, values: Tensor, batch: dict[str, Tensor]) -> Tensor:
-    """Mean squared error of the values [B] to the value targets, clipped (1)."""
-    assert values.shape == batch["value_targets"].shape  # [B, 1] would silently broadcast to errors [B, B]
-    losses = (values - batch["value_targets"]) ** 2
-    if args.value_clip:  # (1) has an eps of its own, because values have the units of rewards and ratios have none.
-        changes = (values - batch["old_values"]).clamp(-args.value_clip_eps, args.value_clip_eps)
-        # We take the larger of the two, as released, because clipping must not hide an error. IM's formula prints min.
-        losses = torch.maximum(losses, (batch["old_values"] + changes - batch["value_targets"]) ** 2)
-    return losses.mean()
-
-
-def policy_loss(args: Args, pi: Independent, batch: dict[str, Tensor]) -> Tensor:
-    """Minus the clipped surrogate (Schulman et al. 2017, eq. 7), minus the entropy bonus."""
-    # Advantages are normalized over the minibatch, as in baselines, though not in the paper; IM does not count this.
-    advantages = (batch["advantages"] - batch["advantages"].mean()) / (batch["advantages"].std() + 1e-8)
-    ratios = torch.exp(pi.log_prob(batch["actions"]) - batch["old_log_probs"])
-    # A ratio that has moved beyond the band in the direction that pays gets no gradient; one that moved the wrong way
-    # is still pulled back.
-    clipped_ratios = ratios.clamp(1 - args.clip_eps, 1 + args.clip_eps)
-    surrogate = torch.minimum(ratios * advantages, clipped_ratios * advantages).mean()
-    return -(surrogate + args.entropy_coef * action_entropy(args, pi, batch).mean())
-
-
-def action_entropy(args: Args, pi: Independent, batch: dict[str, Tensor]) -> Tensor:
-    """Entropy [B] of the policy's actions. If tanh squashes them, it is the Gaussian's plus E[ln d tanh(u) / du], up to
-    a constant; without that term the bonus would keep increasing the standard deviations."""
-    if args.bound_action != "tanh":
-        return pi.entropy()
-    # One reparametrized sample per state is enough. Its noise is that of the actions, so nothing is drawn here.
-    u = pi.mean + pi.stddev * (batch["actions"] - batch["old_means"]) / batch["old_stds"]
-    return pi.entropy() + (2 * (math.log(2) - u - nn.functional.softplus(-2 * u))).sum(-1)  # ln(1 - tanh(u)^2), stable
-
-
 class State:
-    """Everything that training changes. A checkpoint holds all of it except the environments."""
+    """Everything that training changes. A checkpoint holds all of it except the environments, and also what you add: a
+    number, a tensor, a list of them (not a numpy array), or an object with state_dict and load_state_dict."""
 
     def __init__(self, args: Args):
         self.workers = [Worker(make_env(args)) for _ in range(args.num_envs)]
@@ -149,17 +119,18 @@ class State:
         # The policy's small output gain makes its first actions almost pure noise, around 0.
         self.policy = Policy(mlp(args, (obs_size, *args.policy_hidden, action_size), 0.01, generator))
         self.value = mlp(args, (obs_size, *args.value_hidden, 1), 1.0, generator).append(nn.Flatten(0))  # [B, 1] -> [B]
-        # Adam's m, v and step count t. 1 - 0.999^t needs float64; as t is a scalar, nothing else is promoted to it.
+        # Adam's m, v and step count t, for `fit`. 1 - 0.999^t needs float64, to which a scalar t promotes nothing else.
         sizes = [sum(p.numel() for p in network.parameters()) for network in (self.policy, self.value)]
         self.policy_adam, self.value_adam = [[torch.zeros(n), torch.zeros(n), torch.zeros(()).double()] for n in sizes]
         self.obs_stats, self.reward_stats = RunningStats(np.zeros(obs_size)), RunningStats(0.0)
         self.iteration, self.global_step = 0, 0  # iterations and environment steps done
+        self.inexact_resumes = []  # the iterations in which `restore` could not repeat an unfinished episode
         self.planned_steps = args.total_timesteps - args.total_timesteps % (args.num_envs * args.num_steps)
 
 
 @dataclass
 class Worker:
-    """An environment and its unfinished episode, which a resumed run plays again: no simulator has to be saved."""
+    """An environment and its unfinished episode, which `restore` plays again, so that no simulator has to be saved."""
 
     env: gym.Env
     obs: np.ndarray | None = None  # [obs] as the networks see it; None: a new episode is due
@@ -168,6 +139,19 @@ class Worker:
     actions: list[np.ndarray] = field(default_factory=list)  # each [action], as drawn
     episode_return: float = 0.0  # sum of the raw rewards
     discounted_sum: float = 0.0  # of the raw rewards so far, for (2)
+
+
+class Policy(nn.Module):
+    """Observations [B, obs] -> Gaussians over actions [B, action], whose std does not depend on the state."""
+
+    def __init__(self, mean: nn.Sequential):
+        super().__init__()
+        self.mean = mean
+        self.log_std = nn.Parameter(torch.zeros(mean[-1].out_features))
+
+    def forward(self, obs: Tensor) -> Independent:
+        means = self.mean(obs)
+        return Independent(Normal(means, self.log_std.exp().expand_as(means)), 1)
 
 
 def mlp(args: Args, sizes: tuple[int, ...], output_gain: float, generator: torch.Generator) -> nn.Sequential:
@@ -184,17 +168,60 @@ def mlp(args: Args, sizes: tuple[int, ...], output_gain: float, generator: torch
     return nn.Sequential(*layers)
 
 
-class Policy(nn.Module):
-    """Observations [B, obs] -> Gaussians over actions [B, action], whose std does not depend on the state."""
+def rollout(args: Args, state: State) -> tuple[dict[str, np.ndarray], list[tuple[float, int]]]:
+    """Takes num_steps steps with the current policy in one environment after another. Returns arrays with a row per
+    step: obs and next_obs [B, obs] as the networks see them, actions [B, action] as drawn, rewards, terminations (V(s')
+    is 0) and ends (of an episode or the rollout) [B]; and the raw return and length of each episode that ended."""
+    rows, episodes = [], []
+    policy_mean = numpy_forward(state.policy.mean)
+    std = state.policy.log_std.detach().exp().numpy()
+    for k, worker in enumerate(state.workers):
+        noise = std * state.rng.standard_normal((args.num_steps, len(std)), dtype=np.float32)
+        for t in range(args.num_steps):
+            if worker.obs is None:
+                seed = int(state.rng.integers(2**31))  # Seeding every episode spares us saving the environment's RNG.
+                obs = normalize_obs(args, state.obs_stats, worker.env.reset(seed=seed)[0])
+                worker = state.workers[k] = Worker(worker.env, obs, seed=seed)  # The old episode is forgotten.
+            # Acting needs no values and no log-probabilities: one pass over the whole batch computes them later.
+            obs, action = worker.obs, policy_mean(worker.obs) + noise[t]
+            worker.raw_obs, raw_reward, terminated, truncated, _ = worker.env.step(action.copy())  # may change it
+            worker.actions.append(action)
+            worker.episode_return += float(raw_reward)
+            worker.obs = next_obs = normalize_obs(args, state.obs_stats, worker.raw_obs)
+            reward = scale_reward(args, state.reward_stats, worker, float(raw_reward))
+            # A time limit is not a terminal state: we bootstrap from V of the final observation (Pardo et al. 2018),
+            # as at the end of the rollout. The released code takes 0 there.
+            termination = bool(terminated or (truncated and not args.bootstrap_truncation))
+            end = bool(terminated or truncated or t == args.num_steps - 1)
+            rows.append((obs, action, reward, next_obs, termination, end))
+            if terminated or truncated:
+                episodes.append((worker.episode_return, len(worker.actions)))
+                worker.obs = None
+    names = ("obs", "actions", "rewards", "next_obs", "terminations", "ends")
+    return {name: np.array(x) for name, x in zip(names, zip(*rows))}, episodes
 
-    def __init__(self, mean: nn.Sequential):
-        super().__init__()
-        self.mean = mean
-        self.log_std = nn.Parameter(torch.zeros(mean[-1].out_features))
 
-    def forward(self, obs: Tensor) -> Independent:
-        means = self.mean(obs)
-        return Independent(Normal(means, self.log_std.exp().expand_as(means)), 1)
+def normalize_obs(args: Args, stats: RunningStats, obs: np.ndarray) -> np.ndarray:
+    """Raw observation [obs] -> what the networks see, in float32. Updates the statistics first."""
+    if args.obs_norm:  # (6)
+        assert obs.shape == stats.mean.shape  # Another shape would be broadcast without a word.
+        stats.push(obs)
+        obs = (obs - stats.mean) / (stats.std + 1e-8)
+    if args.obs_clip:  # (7)
+        obs = obs.clip(-args.obs_clip_range, args.obs_clip_range)
+    return obs.astype(np.float32)
+
+
+def scale_reward(args: Args, stats: RunningStats, worker: Worker, reward: float) -> float:
+    """Raw reward of the worker's step -> the reward to learn from. Updates the statistics first."""
+    if args.reward_scale:  # (2) The sum restarts with every episode. IM's Algorithm 1 carries it on.
+        worker.discounted_sum = args.gamma * worker.discounted_sum + reward
+        stats.push(worker.discounted_sum)
+        # Subtracting the mean, too, would add a constant to all rewards, and so favor longer or shorter episodes.
+        reward = reward / (stats.std + 1e-8)
+    if args.reward_clip:  # (5)
+        reward = min(max(reward, -args.reward_clip_range), args.reward_clip_range)
+    return reward
 
 
 class RunningStats:
@@ -218,113 +245,17 @@ class RunningStats:
         vars(self).update({name: np.array(x)[()] for name, x in saved.items()})  # [()] makes scalars of 0-d arrays
 
 
-def normalize_obs(args: Args, stats: RunningStats, obs: np.ndarray) -> np.ndarray:
-    """Raw observation [obs] -> what the networks see, in float32. Updates the statistics first."""
-    if args.obs_norm:  # (6)
-        stats.push(obs)
-        obs = (obs - stats.mean) / (stats.std + 1e-8)
-    if args.obs_clip:  # (7)
-        obs = obs.clip(-args.obs_clip_range, args.obs_clip_range)
-    return obs.astype(np.float32)
-
-
-def scale_reward(args: Args, stats: RunningStats, worker: Worker, reward: float) -> float:
-    """Raw reward of the worker's step -> the reward to learn from. Updates the statistics first."""
-    if args.reward_scale:  # (2) The sum restarts with every episode. IM's Algorithm 1 carries it on.
-        worker.discounted_sum = args.gamma * worker.discounted_sum + reward
-        stats.push(worker.discounted_sum)
-        # Subtracting the mean, too, would add a constant to all rewards, and so favor longer or shorter episodes.
-        reward = reward / (stats.std + 1e-8)
-    if args.reward_clip:  # (5)
-        reward = min(max(reward, -args.reward_clip_range), args.reward_clip_range)
-    return reward
-
-
-def make_env(args: Args) -> gym.Env:
-    """The environment, with actions that are clipped, as in Stable-Baselines3 and CleanRL, or squashed on their way to
-    it, or neither. Log-probabilities, ratios and KL always belong to the Gaussian before that."""
-    mujoco.set_mju_user_warning(lambda _: None)  # Some models would write MUJOCO_LOG.TXT to the working folder.
-    gym.logger.min_level = gym.logger.ERROR  # An id that does not exist is one line.
-    try:
-        env = gym.make(args.env_id, disable_env_checker=True)
-        obs_space, action_space = env.observation_space, env.action_space
-        for name, space in dict(observations=obs_space, actions=action_space).items():
-            if not isinstance(space, gym.spaces.Box) or len(space.shape) != 1 or space.shape[0] == 0:
-                raise ValueError(f"{name} must be a flat Box, not {space}")
-        if args.bound_action == "clip":
-            env = gym.wrappers.ClipAction(env)
-        elif args.bound_action == "tanh":
-            low, high = action_space.low.astype(np.float64), action_space.high.astype(np.float64)
-            if not np.abs([low, high]).max() < 1e30:  # Some spaces have a huge number for no limit.
-                raise ValueError("--bound-action tanh needs actions with finite bounds; --bound-action clip does not")
-            squash = lambda action: low + (high - low) * 0.5 * (np.tanh(action) + 1)
-            env = gym.wrappers.TransformAction(env, squash, action_space)
-        for obs in (env.reset(seed=0)[0], env.step(np.zeros(action_space.shape, np.float32))[0]):
-            if np.shape(obs) != obs_space.shape:  # It would be broadcast silently.
-                raise ValueError(f"it returns an observation of shape {np.shape(obs)} instead of {obs_space.shape}")
-    except Exception as error:  # A user's own environment can raise anything.
-        raise BadInput(f"--env-id {args.env_id}: {type(error).__name__}: {error}") from error
-    return env
-
-
-def numpy_forward(network: nn.Sequential) -> Callable[[np.ndarray], np.ndarray]:
-    """The network as a function of one observation, [in] -> [out], in numpy, in a tenth of torch's time."""
-    silu = lambda x: x * (1 + np.tanh(x / 2)) / 2  # x sigmoid(x), in a form that cannot overflow
-    activation = {nn.Tanh: np.tanh, nn.ReLU: lambda x: np.maximum(x, 0), nn.SiLU: silu}[type(network[1])]
-    *hidden, (out_weight, out_bias) = [(x.weight.detach().numpy(), x.bias.detach().numpy()) for x in network[::2]]
-
-    def forward(x: np.ndarray) -> np.ndarray:
-        for weight, bias in hidden:
-            x = activation(weight.dot(x) + bias)
-        return out_weight.dot(x) + out_bias
-
-    return forward
-
-
-def rollout(args: Args, state: State) -> tuple[dict[str, np.ndarray], list[tuple[float, int]]]:
-    """Takes num_steps steps with the current policy in one environment after another. Returns arrays with a row per
-    step: obs and next_obs [B, obs] as the networks see them, actions [B, action] as drawn, rewards, terminations (V(s')
-    is 0) and ends (of an episode or the rollout) [B]; and the raw return and length of each episode that ended."""
-    rows, episodes = [], []
-    policy_mean = numpy_forward(state.policy.mean)
-    std = state.policy.log_std.detach().exp().numpy()
-    for k, worker in enumerate(state.workers):
-        noise = std * state.rng.standard_normal((args.num_steps, len(std)), dtype=np.float32)
-        for t in range(args.num_steps):
-            if worker.obs is None:
-                seed = int(state.rng.integers(2**31))  # Seeding every episode spares us saving the environment's RNG.
-                obs = normalize_obs(args, state.obs_stats, worker.env.reset(seed=seed)[0])
-                worker = state.workers[k] = Worker(worker.env, obs, seed=seed)
-            # Acting needs no values and no log-probabilities: one pass over the whole batch computes them later.
-            obs, action = worker.obs, policy_mean(worker.obs) + noise[t]
-            worker.raw_obs, raw_reward, terminated, truncated, _ = worker.env.step(action.copy())  # may change it
-            worker.actions.append(action)
-            worker.episode_return += float(raw_reward)
-            worker.obs = next_obs = normalize_obs(args, state.obs_stats, worker.raw_obs)
-            reward = scale_reward(args, state.reward_stats, worker, float(raw_reward))
-            # A time limit is not a terminal state: we bootstrap from V of the final observation (Pardo et al. 2018),
-            # as we do at the end of the rollout. The released code does neither.
-            termination = bool(terminated or (truncated and not args.bootstrap_truncation))
-            end = bool(terminated or truncated or t == args.num_steps - 1)
-            rows.append((obs, action, reward, next_obs, termination, end))
-            if terminated or truncated:
-                episodes.append((worker.episode_return, len(worker.actions)))
-                worker.obs = None
-    names = ("obs", "actions", "rewards", "next_obs", "terminations", "ends")
-    return {name: np.array(x) for name, x in zip(names, zip(*rows))}, episodes
-
-
 @torch.no_grad()
 def estimate_advantages(args: Args, state: State, steps: dict[str, np.ndarray]) -> dict[str, Tensor]:
-    """The steps of a rollout -> the batch of B steps that the losses take. What is called old precedes the update."""
+    """The steps of a rollout -> the batch of B steps that the losses take. `old_...` is before the update."""
     obs, actions, next_obs = (torch.from_numpy(steps[name]) for name in ("obs", "actions", "next_obs"))
     # The next values are not old_values[1:], because after the end of an episode the next row starts another one.
     old_pi, old_values, next_values = state.policy(obs), state.value(obs), state.value(next_obs)
     next_values[torch.from_numpy(steps["terminations"])] = 0.0
-    # GAE (Schulman et al. 2016, eq. 16), in Python floats, because in float32 the recursion would accumulate rounding.
+    # GAE (Schulman et al. 2016, eq. 16), in Python floats, because in float32 the recursion adds up errors.
     # Like almost every implementation, we leave out the weight gamma^t that the exact gradient gives to step t.
     deltas = steps["rewards"] + args.gamma * next_values.double().numpy() - old_values.double().numpy()
-    advantages, ends = deltas.tolist(), steps["ends"].tolist()
+    advantages, ends = deltas.tolist(), steps["ends"].tolist()  # So far, each is only the first term of its sum.
     for t in reversed(range(len(advantages) - 1)):
         if not ends[t]:
             advantages[t] += args.gamma * args.gae_lambda * advantages[t + 1]
@@ -334,7 +265,7 @@ def estimate_advantages(args: Args, state: State, steps: dict[str, np.ndarray]) 
     return batch | dict(old_log_probs=old_pi.log_prob(actions))
 
 
-@torch.no_grad()
+@torch.no_grad()  # The losses are differentiated all the same, since torch.func, in `fit`, does not look at this.
 def update(args: Args, state: State, batch: dict[str, Tensor]) -> dict[str, float]:
     """Fits the value network, then the policy. The advantages are fixed by now, so neither sees what the other does."""
     # (4) The first iteration has the whole learning rate, and the last of N iterations has an Nth of it.
@@ -348,24 +279,47 @@ def update(args: Args, state: State, batch: dict[str, Tensor]) -> dict[str, floa
     policy_fit = fit(args, state.policy, state.policy_adam, policy_loss, batch, indices, policy_lr, policy_norm)
     state.iteration += 1
     state.global_step += len(batch["obs"])
-    # These say what the whole update did to the policy, over the whole batch.
-    old_pi, pi = Independent(Normal(batch["old_means"], batch["old_stds"]), 1), state.policy(batch["obs"])
-    kls, ratios = kl_divergence(old_pi, pi), torch.exp(pi.log_prob(batch["actions"]) - batch["old_log_probs"])
     statistics = {f"value_{name}": x for name, x in value_fit.items()}
-    statistics |= {f"policy_{name}": x for name, x in policy_fit.items()}
-    statistics |= dict(entropy=action_entropy(args, pi, batch).mean(), mean_kl=kls.mean(), max_kl=kls.max())
-    statistics |= dict(
-        max_ratio=ratios.max(),
-        effective_sample_size=ratios.mean() ** 2 / (ratios**2).mean(),  # as a share of the batch (Kish 1965)
-        clip_fraction=((ratios - 1).abs() > args.clip_eps).float().mean(),
-        # This is of V before its fit, and optimistic, because the targets contain the predictions.
-        explained_variance=1 - batch["advantages"].var() / batch["value_targets"].var(),
-    )
+    statistics |= {f"policy_{name}": x for name, x in policy_fit.items()} | measure_update(args, state.policy, batch)
     return {name: float(x) for name, x in statistics.items()}
 
 
+def value_loss(args: Args, values: Tensor, batch: dict[str, Tensor]) -> Tensor:
+    """Mean squared error of the values [B] to the value targets, clipped (1)."""
+    assert values.shape == batch["value_targets"].shape  # [B, 1] would silently broadcast to errors [B, B]
+    losses = (values - batch["value_targets"]) ** 2
+    if args.value_clip:  # (1) has an eps of its own, because values have the units of rewards and ratios have none.
+        changes = (values - batch["old_values"]).clamp(-args.value_clip_eps, args.value_clip_eps)
+        # We take the larger of the two, as released, because clipping must not hide an error. IM's formula prints min.
+        losses = torch.maximum(losses, (batch["old_values"] + changes - batch["value_targets"]) ** 2)
+    return losses.mean()
+
+
+def policy_loss(args: Args, pi: Independent, batch: dict[str, Tensor]) -> Tensor:
+    """Minus the clipped surrogate (Schulman et al. 2017, eq. 7), minus the entropy bonus."""
+    advantages = batch["advantages"]
+    if args.adv_norm:  # as in baselines, though not in the paper; IM does not count it among the nine
+        advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+    ratios = torch.exp(pi.log_prob(batch["actions"]) - batch["old_log_probs"])
+    # A ratio that has moved beyond the band in the direction that pays gets no gradient; one that moved the wrong way
+    # is still pulled back.
+    clipped_ratios = ratios.clamp(1 - args.clip_eps, 1 + args.clip_eps)
+    surrogate = torch.minimum(ratios * advantages, clipped_ratios * advantages).mean()
+    return -(surrogate + args.entropy_coef * action_entropy(args, pi, batch).mean())
+
+
+def action_entropy(args: Args, pi: Independent, batch: dict[str, Tensor]) -> Tensor:
+    """Entropy [B] of the policy's actions. If tanh squashes them, it is the Gaussian's plus E[ln d tanh(u) / du], up to
+    a constant; without that term the bonus would keep increasing the standard deviations."""
+    if args.bound_action != "tanh":
+        return pi.entropy()
+    # One reparametrized sample per state is enough. It reuses the noise of the actions, so nothing is drawn here.
+    u = pi.mean + pi.stddev * (batch["actions"] - batch["old_means"]) / batch["old_stds"]
+    return pi.entropy() + (2 * (math.log(2) - u - nn.functional.softplus(-2 * u))).sum(-1)  # ln(1 - tanh(u)^2), stable
+
+
 def shuffle(args: Args, rng: np.random.Generator, batch: dict[str, Tensor], epochs: int) -> Tensor:
-    """Row numbers of minibatches [epochs * num_minibatches, size]. Every epoch drops the remainder of the batch."""
+    """Row numbers of minibatches [epochs * num_minibatches, size]. A remainder of the batch is dropped."""
     size = len(batch["obs"]) // args.num_minibatches
     shuffled = [rng.permutation(len(batch["obs"]))[: args.num_minibatches * size] for _ in range(epochs)]
     return torch.from_numpy(np.reshape(shuffled, (-1, size)))
@@ -380,8 +334,11 @@ def fit(
         nn.utils.clip_grad_norm_(network.parameters(), max_norm)
         optimizer.step(); optimizer.zero_grad()  # torch.optim.Adam(network.parameters(), lr, eps=1e-5)
 
-    Compiling makes it ten times faster, but steps must not change tensors. Hence the flat vector and our own Adam."""
-    lr_tensor = torch.tensor(lr)  # A float would be a constant of the compiled code, compiled again for each value.
+    Compiling makes it 12 times faster, but then steps must not change tensors in place. Hence the flat vector and our
+    own Adam. To print in a loss, or to set a breakpoint there, run with --no-compile."""
+    # A float would be a constant of the compiled code, which would be compiled again for each value. So what else you
+    # schedule has to be a tensor, too: at the top of `update`, args = replace(args, clip_eps=torch.tensor(...)).
+    lr_tensor = torch.tensor(lr)
 
     def loss_of(flat: Tensor, minibatch: dict[str, Tensor]) -> Tensor:
         parts = flat.split([p.numel() for p in network.parameters()])
@@ -409,24 +366,95 @@ def fit(
             carry, output = step(carry, rows)
             outputs.append(output)
         losses, grad_norms = map(torch.stack, zip(*outputs))
-    nn.utils.vector_to_parameters(carry[0], network.parameters())
+    for p, x in zip(network.parameters(), carry[0].split([p.numel() for p in network.parameters()])):
+        p.copy_(x.view_as(p))  # vector_to_parameters would make views of one storage, which cannot be compiled again.
     adam[:] = carry[1:]
     grads_clipped = (grad_norms > max_norm).float().mean()
     return dict(loss=losses.mean(), grad_norm=grad_norms.mean(), grads_clipped=grads_clipped, lr=lr)
 
 
+# Speed, statistics and bookkeeping: everything below can be skipped ---------------------------------------------------
+
 # The loop of --no-compile, compiled. With fullgraph, no graph break can silently lose the speed-up.
 compiled_scan = torch.compile(scan, fullgraph=True, dynamic=False, options={"cpp_wrapper": True})
 
 
-# Bookkeeping: everything below can be skipped ------------------------------------------------------------------------
+def measure_update(args: Args, policy: Policy, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What the whole update did to the policy, over the whole batch, in nats and as shares of the batch."""
+    old_pi, pi = Independent(Normal(batch["old_means"], batch["old_stds"]), 1), policy(batch["obs"])
+    kls, ratios = kl_divergence(old_pi, pi), torch.exp(pi.log_prob(batch["actions"]) - batch["old_log_probs"])
+    statistics = dict(entropy=action_entropy(args, pi, batch).mean(), mean_kl=kls.mean(), max_kl=kls.max())
+    return statistics | dict(
+        max_ratio=ratios.max(),
+        effective_sample_size=ratios.mean() ** 2 / (ratios**2).mean(),  # as a share of the batch (Kish 1965)
+        clip_fraction=((ratios - 1).abs() > args.clip_eps).float().mean(),
+        # This is of V before its fit, and optimistic, because the targets contain the predictions.
+        explained_variance=1 - (batch["value_targets"] - batch["old_values"]).var() / batch["value_targets"].var(),
+    )
+
+
+def numpy_forward(network: nn.Sequential) -> Callable[[np.ndarray], np.ndarray]:
+    """The network as a function of one observation, [in] -> [out], in numpy, in a tenth of torch's time."""
+    silu = lambda x: x * (1 + np.tanh(x / 2)) / 2  # x sigmoid(x), in a form that cannot overflow
+    activation = {nn.Tanh: np.tanh, nn.ReLU: lambda x: np.maximum(x, 0), nn.SiLU: silu}[type(network[1])]
+    *hidden, (out_weight, out_bias) = [(x.weight.detach().numpy(), x.bias.detach().numpy()) for x in network[::2]]
+
+    def forward(x: np.ndarray) -> np.ndarray:
+        for weight, bias in hidden:
+            x = activation(weight.dot(x) + bias)
+        return out_weight.dot(x) + out_bias
+
+    return forward
+
+
+def make_env(args: Args) -> gym.Env:
+    """The environment. Actions reach it as drawn, clipped (as in Stable-Baselines3 and CleanRL), or squashed by tanh.
+    Log-probabilities, ratios and KL always belong to the Gaussian before that."""
+    mujoco.set_mju_user_warning(lambda _: None)  # Some models would write MUJOCO_LOG.TXT to the working folder.
+    gym.logger.min_level = gym.logger.ERROR  # Gymnasium would warn of an unknown id before it raises an error.
+    hint = ""
+    try:
+        env = gym.make(args.env_id, disable_env_checker=True)
+        obs_space, space = env.observation_space, env.action_space
+        for name, x in dict(observations=obs_space, actions=space).items():
+            if not isinstance(x, gym.spaces.Box) or len(x.shape) != 1 or x.shape[0] == 0:
+                raise ValueError(f"{name} must be a flat Box, not {x}")
+        low, high, bound = *np.array([space.low, space.high], np.float64), lambda action: action
+        if args.bound_action == "tanh":
+            if not np.abs([low, high]).max() < 1e30:  # Some spaces have a huge number for no limit.
+                raise ValueError("--bound-action tanh needs actions with finite bounds; --bound-action clip does not")
+            bound = lambda action: low + (high - low) * 0.5 * (np.tanh(action) + 1)
+        if args.bound_action != "no":
+            into_space = lambda action: bound(action).clip(low, high).astype(space.dtype)
+            env = gym.wrappers.TransformAction(env, into_space, space)
+        # A trial shows here what would otherwise stop `rollout`. A new policy draws an action of 4 sooner or later.
+        first_obs, _ = env.reset(seed=0)
+        action = np.full(space.shape, 4, np.float32)
+        if args.bound_action == "no" and not space.contains(action):
+            hint = "; --bound-action clip or tanh keeps actions in their space"
+        next_obs, reward, _, _, _ = env.step(action)
+        hint = ""
+        for obs in (first_obs, next_obs):
+            if not isinstance(obs, np.ndarray) or obs.shape != obs_space.shape:
+                raise ValueError(f"an observation must be an array of shape {obs_space.shape}, not {obs}")
+        if np.ndim(reward) > 0:
+            raise ValueError(f"a reward must be a number, not {reward}")
+    except Exception as error:  # A user's own environment can raise anything.
+        if isinstance(error, gym.error.NameNotFound) and ":" not in args.env_id:
+            hint = f"; if it is one of yours, --env-id my_module:{args.env_id} imports my_module first"
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        place = "" if frame.filename == __file__ else f" ({Path(frame.filename).name}, line {frame.lineno})"
+        raise BadInput(f"--env-id {args.env_id}: {type(error).__name__}: {error}{place}{hint}") from error
+    return env
+
 
 ALGO = Path(__file__).stem
-MAY_DIFFER = ("runs_dir", "run_name", "compile", "checkpoint_every", "overwrite")  # Older runs have the last one.
+
+MAY_DIFFER = ("runs_dir", "run_name", "compile", "checkpoint_every")
 
 
 class BadInput(Exception):
-    """What the user can mend. `main` prints it as one line."""
+    """An error that the user can correct. `main` prints it as one line."""
 
 
 def check_arguments(args: Args) -> None:
@@ -438,9 +466,12 @@ def check_arguments(args: Args) -> None:
         if not numbers or any(type(x) in (int, float) and not low <= x <= high for x in numbers):  # nan is in no range
             text = f"lie between {low} and {high}" if name in ranges else "be greater than 0 and finite"
             raise BadInput(f"--{name.replace('_', '-')} {value} must {text}")
-    size = args.num_envs * args.num_steps
-    if size > args.total_timesteps or size % args.num_minibatches or size < 2 * args.num_minibatches:
-        raise BadInput(f"num_envs * num_steps = {size} must fit into total_timesteps and minibatches of at least 2")
+    size, parts = args.num_envs * args.num_steps, args.num_minibatches
+    if size > args.total_timesteps:
+        raise BadInput(f"num_envs * num_steps = {size} is more than total_timesteps = {args.total_timesteps}")
+    if size % parts or size < 2 * parts:
+        problem = "not a multiple of" if size % parts else "fewer than 2 steps for each of"
+        raise BadInput(f"num_envs * num_steps = {size} is {problem} num_minibatches = {parts}")
 
 
 def run_folder(args: Args) -> Path:
@@ -462,7 +493,7 @@ def open_run(args: Args, state: State) -> Iterator[SimpleNamespace]:
     with FileLock(folder / ".lock", timeout=0, fallback_to_soft=False):  # A soft lock would survive a kill.
         if saved := sorted(folder.glob("checkpoints/iter_*.pt")):
             checkpoint = load_checkpoint(saved[-1])
-            now = dict(reward_scale_by="returns") | asdict(args) | dict(algo=ALGO)  # Older runs name that flag.
+            now = asdict(args) | dict(algo=ALGO)
             for name, was in (dict(algo=checkpoint["algo"]) | asdict(Args()) | checkpoint["args"]).items():
                 if now.get(name) != was and name not in MAY_DIFFER:
                     raise BadInput(f"{folder} holds another run: {name} was {was}, is {now.get(name)}; try --run-name")
@@ -476,13 +507,19 @@ def open_run(args: Args, state: State) -> Iterator[SimpleNamespace]:
         progress = folder / "progress.csv"  # The rows after the checkpoint will be written again.
         progress.touch()
         header, *rows = progress.read_bytes().splitlines(keepends=True) or [b""]
-        rows = [row for row in rows if row.endswith(b"\n") and int(row.split(b",")[0]) < state.iteration]
-        os.truncate(progress, sum(map(len, [header, *rows])) if rows else 0)
+        try:
+            rows = [row for row in rows if row.endswith(b"\n") and int(row.split(b",")[0]) < state.iteration]
+        except ValueError as error:
+            raise BadInput(f"another program changed {progress}; move it away to resume the run") from error
+        header = header if rows else b""
+        os.truncate(progress, sum(map(len, [header, *rows])))
         print(f"{folder}: iteration {state.iteration}", flush=True)
         interval = 0.1 if sys.stderr.isatty() else 30  # seconds between updates of the bar
         bar = tqdm(total=state.planned_steps, initial=state.global_step, unit=" steps", mininterval=interval)
-        with bar, SummaryWriter(folder, purge_step=state.global_step + 1) as tensorboard:
-            yield SimpleNamespace(folder=folder, tensorboard=tensorboard, bar=bar, time=time.perf_counter())
+        with bar, SummaryWriter(folder, purge_step=state.global_step + 1) as writer, contextlib.ExitStack() as at_end:
+            for worker in state.workers:  # Some environments save their videos only when they are closed.
+                at_end.callback(worker.env.close)
+            yield SimpleNamespace(folder=folder, header=header, tensorboard=writer, bar=bar, time=time.perf_counter())
 
 
 def write_config(args: Args, folder: Path) -> None:
@@ -502,15 +539,19 @@ def save_checkpoint(args: Args, folder: Path, state: State) -> None:
     saved |= dict(algo=ALGO, args=asdict(args), rng=state.rng.bit_generator.state)
     path = folder / "checkpoints" / f"iter_{state.iteration:06d}.pt"
     torch.save(saved, path.with_suffix(".tmp"))
+    load_checkpoint(path.with_suffix(".tmp"))  # What cannot be loaded is an error now, and not when the run resumes.
     path.with_suffix(".tmp").replace(path)
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
     """The checkpoint's dictionary: tensors and plain values, no code (weights_only)."""
-    with contextlib.suppress(Exception):  # A damaged file raises almost anything.
-        if {"algo", "args", "rng"} <= (checkpoint := torch.load(path, weights_only=True)).keys():
-            return checkpoint
-    raise BadInput(f"{path} is damaged; without it, the run resumes from the checkpoint before")
+    try:
+        checkpoint = torch.load(path, weights_only=True)
+        assert {"algo", "args", "rng"} <= checkpoint.keys(), "it is no checkpoint"
+        return checkpoint
+    except Exception as error:  # A damaged file raises almost anything.
+        why = str(error).rpartition("WeightsUnpickler error: ")[2].partition(". ")[0] or type(error).__name__
+        raise BadInput(f"{path} is damaged, or State has what cannot be saved ({why})") from error
 
 
 def restore(state: State, checkpoint: dict[str, Any]) -> None:
@@ -521,17 +562,19 @@ def restore(state: State, checkpoint: dict[str, Any]) -> None:
             part.load_state_dict(checkpoint[name])
         elif name in checkpoint and name not in ("rng", "workers"):
             setattr(state, name, checkpoint[name])
-    for worker, saved in zip(state.workers, checkpoint.get("workers", [])):  # Older checkpoints have none.
+    for worker, saved in zip(state.workers, checkpoint.get("workers", [])):  # An imported agent has no workers.
         saved = {name: np.asarray(x) if np.ndim(x) else x for name, x in saved.items()}
         if saved["obs"] is not None:
-            raw_obs, _ = worker.env.reset(seed=saved["seed"])
+            (raw_obs, _), episode_return = worker.env.reset(seed=saved["seed"]), 0.0
             for action in saved["actions"]:
-                raw_obs, _, *ended, _ = worker.env.step(action.copy())
+                raw_obs, raw_reward, *ended, _ = worker.env.step(action.copy())
+                episode_return += float(raw_reward)
                 if any(ended):  # The saved episode went on.
                     break
-            if np.array_equal(raw_obs, saved["raw_obs"]):
+            if np.array_equal(raw_obs, saved["raw_obs"]) and episode_return == saved["episode_return"]:
                 vars(worker).update(saved, actions=list(saved["actions"]))
             else:
+                state.inexact_resumes = [*state.inexact_resumes, state.iteration]
                 print("reset(seed=...) does not repeat an unfinished episode; a new one begins", file=sys.stderr)
 
 
@@ -548,6 +591,8 @@ def record(args: Args, run: SimpleNamespace, state: State, steps: dict, episodes
     row = dict(iteration=state.iteration - 1, global_step=state.global_step)
     row |= dict(sps=round(num_steps / (run.time - started), 1), episodes=len(episodes))
     row |= dict(episodic_return=mean_return, episodic_length=mean_length, **statistics)
+    if run.header.strip() not in (b"", ",".join(row).encode()):
+        raise BadInput(f"{run.folder / 'progress.csv'} has other columns than this run; move it away to resume the run")
     with open(run.folder / "progress.csv", "a") as file:
         if file.tell() == 0:
             print(*row, sep=",", file=file)

@@ -8,12 +8,12 @@
 
 An iteration takes num_steps steps (`rollout`), estimates A by GAE and targets A + V(s) (`estimate_advantages`), and
 steps V on (V(s) - target)^2 with Adam. Then pi takes a step along F^-1 g, where g is the gradient of ratio A and F the
-Fisher matrix, as long as the KL allows (`update`, `natural_gradient_step`).
+Fisher matrix, as far as the KL allows (`update`, `natural_gradient_step`).
 
     diff algos/ppo_m.py algos/trpo.py                        # what makes it TRPO
 
 Rerun the same command to resume an interrupted run, to the same bits. "The released code" is
-MadryLab/implementation-matters, commit 1b8af2d, to which IM links.
+MadryLab/implementation-matters, commit 1b8af2d, to which IM links. Functions stand in the order of their first call.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import os
 import platform
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import pairwise
@@ -40,7 +41,7 @@ import torch
 import tyro
 from filelock import FileLock
 from torch import Tensor, nn
-from torch._higher_order_ops import scan  # a prototype of torch's: a loop that stays a loop when it is compiled
+from torch._higher_order_ops import scan  # a prototype of torch's: compiled, its loop stays a loop and is not unrolled
 from torch.distributions import Distribution, Independent, Normal, kl_divergence
 from torch.func import functional_call, grad, grad_and_value, jvp
 from torch.utils.tensorboard import SummaryWriter
@@ -64,18 +65,19 @@ class Args:
     cg_damping: float = 0.1  # added to the Fisher matrix's diagonal
     backtrack_steps: int = 10  # step sizes that the line search tries, the full one first
     backtrack_ratio: float = 0.5  # each step size that it tries is this fraction of the one before
-    gamma: float = 0.99  # discount factor
-    gae_lambda: float = 0.95  # lambda of generalized advantage estimation
+    gamma: float = 0.99  # discount factor; the larger, the further ahead rewards count: about 1 / (1 - gamma) steps
+    gae_lambda: float = 0.95  # the larger, the more advantages trust sampled rewards (noise) and the less V (bias)
     entropy_coef: float = 0.0  # coefficient of the entropy bonus; may be negative
+    adv_norm: bool = True  # normalize advantages over the batch: subtract their mean, divide by their std
     policy_hidden: tuple[int, ...] = (64, 64)  # sizes of the policy's hidden layers
     value_hidden: tuple[int, ...] = (64, 64)  # sizes of the value network's hidden layers
     bootstrap_truncation: bool = True  # bootstrap from V at a time limit; off: treat it as a terminal state
-    bound_action: Literal["no", "clip"] = "no"  # how actions reach the environment: as drawn, clipped
+    bound_action: Literal["no", "clip", "tanh"] = "no"  # how actions reach the environment: as drawn, clipped, squashed
 
-    compile: bool = True  # compile the updates: 5 to 25 seconds once, then 10 to 20 times faster; needs a C++ compiler
+    compile: bool = True  # compile the updates: 5 to 25 s at each start, then 12 times faster; off to print in a loss
     runs_dir: str = "runs"  # folder of all runs
     run_name: str = ""  # folder of this run inside runs_dir; default: environment, algorithm, non-default flags, seed
-    checkpoint_every: int = 25  # iterations between checkpoints; changes nothing but where an interrupted run resumes
+    checkpoint_every: int = 25  # iterations between checkpoints, which are where a run resumes and diagnostics look
 
 
 def train(args: Args) -> None:
@@ -89,42 +91,29 @@ def train(args: Args) -> None:
             record(args, run, state, steps, episodes, statistics)
 
 
-def value_loss(args: Args, values: Tensor, batch: dict[str, Tensor]) -> Tensor:
-    """Mean squared error of the values [B] to the value targets."""
-    assert values.shape == batch["value_targets"].shape  # [B, 1] would silently broadcast to errors [B, B]
-    return ((values - batch["value_targets"]) ** 2).mean()
-
-
-def policy_loss(args: Args, pi: Independent, batch: dict[str, Tensor]) -> Tensor:
-    """Minus the surrogate (Schulman et al. 2015, eq. 14), minus the entropy bonus."""
-    # Advantages are normalized over the batch, as in baselines, though not in the paper; IM does not count this.
-    advantages = (batch["advantages"] - batch["advantages"].mean()) / (batch["advantages"].std() + 1e-8)
-    ratios = torch.exp(pi.log_prob(batch["actions"]) - batch["old_log_probs"])
-    surrogate = (ratios * advantages).mean()
-    return -(surrogate + args.entropy_coef * pi.entropy().mean())
-
-
 class State:
-    """Everything that training changes. A checkpoint holds all of it except the environments."""
+    """Everything that training changes. A checkpoint holds all of it except the environments, and also what you add: a
+    number, a tensor, a list of them (not a numpy array), or an object with state_dict and load_state_dict."""
 
     def __init__(self, args: Args):
-        self.workers = [Worker(make_unsquashed_env(args)) for _ in range(args.num_envs)]
+        self.workers = [Worker(make_env(args)) for _ in range(args.num_envs)]
         env = self.workers[0].env
         obs_size, action_size = env.observation_space.shape[0], env.action_space.shape[0]
         self.rng = np.random.default_rng(args.seed)
         generator = torch.Generator().manual_seed(args.seed)
         self.policy = Policy(relu_mlp((obs_size, *args.policy_hidden, action_size), generator))
         self.value = relu_mlp((obs_size, *args.value_hidden, 1), generator).append(nn.Flatten(0))  # [B, 1] -> [B]
-        # Adam's m, v and step count t. 1 - 0.999^t needs float64; as t is a scalar, nothing else is promoted to it.
+        # Adam's m, v and step count t, for `fit`. 1 - 0.999^t needs float64, to which a scalar t promotes nothing else.
         size = sum(p.numel() for p in self.value.parameters())
         self.value_adam = [torch.zeros(size), torch.zeros(size), torch.zeros(()).double()]
         self.iteration, self.global_step = 0, 0  # iterations and environment steps done
+        self.inexact_resumes = []  # the iterations in which `restore` could not repeat an unfinished episode
         self.planned_steps = args.total_timesteps - args.total_timesteps % (args.num_envs * args.num_steps)
 
 
 @dataclass
 class Worker:
-    """An environment and its unfinished episode, which a resumed run plays again: no simulator has to be saved."""
+    """An environment and its unfinished episode, which `restore` plays again, so that no simulator has to be saved."""
 
     env: gym.Env
     obs: np.ndarray | None = None  # [obs] as the networks see it; None: a new episode is due
@@ -132,15 +121,6 @@ class Worker:
     seed: int = 0
     actions: list[np.ndarray] = field(default_factory=list)  # each [action], as drawn
     episode_return: float = 0.0  # sum of the raw rewards
-
-
-def relu_mlp(sizes: tuple[int, ...], generator: torch.Generator) -> nn.Sequential:
-    """Linear layers of the given sizes, with ReLU between them."""
-    layers = [layer for pair in pairwise(sizes) for layer in (nn.Linear(*pair), nn.ReLU())][:-1]
-    for layer in layers[::2]:
-        nn.init.zeros_(layer.bias)
-        nn.init.xavier_uniform_(layer.weight, generator=generator)
-    return nn.Sequential(*layers)
 
 
 class Policy(nn.Module):
@@ -156,36 +136,13 @@ class Policy(nn.Module):
         return Independent(Normal(means, self.log_std.exp().expand_as(means)), 1)
 
 
-def make_unsquashed_env(args: Args) -> gym.Env:
-    """The environment, with actions that are clipped, as in Stable-Baselines3 and CleanRL, or as they were drawn."""
-    mujoco.set_mju_user_warning(lambda _: None)  # Some models would write MUJOCO_LOG.TXT to the working folder.
-    gym.logger.min_level = gym.logger.ERROR  # An id that does not exist is one line.
-    try:
-        env = gym.make(args.env_id, disable_env_checker=True)
-        obs_space, action_space = env.observation_space, env.action_space
-        for name, space in dict(observations=obs_space, actions=action_space).items():
-            if not isinstance(space, gym.spaces.Box) or len(space.shape) != 1 or space.shape[0] == 0:
-                raise ValueError(f"{name} must be a flat Box, not {space}")
-        if args.bound_action == "clip":
-            env = gym.wrappers.ClipAction(env)
-        for obs in (env.reset(seed=0)[0], env.step(np.zeros(action_space.shape, np.float32))[0]):
-            if np.shape(obs) != obs_space.shape:  # It would be broadcast silently.
-                raise ValueError(f"it returns an observation of shape {np.shape(obs)} instead of {obs_space.shape}")
-    except Exception as error:  # A user's own environment can raise anything.
-        raise BadInput(f"--env-id {args.env_id}: {type(error).__name__}: {error}") from error
-    return env
-
-
-def relu_forward(network: nn.Sequential) -> Callable[[np.ndarray], np.ndarray]:
-    """The network as a function of one observation, [in] -> [out], in numpy, in a tenth of torch's time."""
-    *hidden, (out_weight, out_bias) = [(x.weight.detach().numpy(), x.bias.detach().numpy()) for x in network[::2]]
-
-    def forward(x: np.ndarray) -> np.ndarray:
-        for weight, bias in hidden:
-            x = np.maximum(weight.dot(x) + bias, 0)
-        return out_weight.dot(x) + out_bias
-
-    return forward
+def relu_mlp(sizes: tuple[int, ...], generator: torch.Generator) -> nn.Sequential:
+    """Linear layers of the given sizes, with ReLU between them."""
+    layers = [layer for pair in pairwise(sizes) for layer in (nn.Linear(*pair), nn.ReLU())][:-1]
+    for layer in layers[::2]:
+        nn.init.zeros_(layer.bias)
+        nn.init.xavier_uniform_(layer.weight, generator=generator)
+    return nn.Sequential(*layers)
 
 
 def rollout(args: Args, state: State) -> tuple[dict[str, np.ndarray], list[tuple[float, int]]]:
@@ -193,7 +150,7 @@ def rollout(args: Args, state: State) -> tuple[dict[str, np.ndarray], list[tuple
     step: obs and next_obs [B, obs] as the networks see them, actions [B, action] as drawn, rewards, terminations (V(s')
     is 0) and ends (of an episode or the rollout) [B]; and the raw return and length of each episode that ended."""
     rows, episodes = [], []
-    policy_mean = relu_forward(state.policy.mean)
+    policy_mean = numpy_forward(state.policy.mean)
     std = state.policy.log_std.detach().exp().numpy()
     for k, worker in enumerate(state.workers):
         noise = std * state.rng.standard_normal((args.num_steps, len(std)), dtype=np.float32)
@@ -201,7 +158,7 @@ def rollout(args: Args, state: State) -> tuple[dict[str, np.ndarray], list[tuple
             if worker.obs is None:
                 seed = int(state.rng.integers(2**31))  # Seeding every episode spares us saving the environment's RNG.
                 obs = worker.env.reset(seed=seed)[0].astype(np.float32)
-                worker = state.workers[k] = Worker(worker.env, obs, seed=seed)
+                worker = state.workers[k] = Worker(worker.env, obs, seed=seed)  # The old episode is forgotten.
             # Acting needs no values and no log-probabilities: one pass over the whole batch computes them later.
             obs, action = worker.obs, policy_mean(worker.obs) + noise[t]
             worker.raw_obs, raw_reward, terminated, truncated, _ = worker.env.step(action.copy())  # may change it
@@ -209,7 +166,7 @@ def rollout(args: Args, state: State) -> tuple[dict[str, np.ndarray], list[tuple
             worker.episode_return += float(raw_reward)
             worker.obs = next_obs = worker.raw_obs.astype(np.float32)
             # A time limit is not a terminal state: we bootstrap from V of the final observation (Pardo et al. 2018),
-            # as we do at the end of the rollout. The released code does neither.
+            # as at the end of the rollout. The released code takes 0 there.
             termination = bool(terminated or (truncated and not args.bootstrap_truncation))
             end = bool(terminated or truncated or t == args.num_steps - 1)
             rows.append((obs, action, float(raw_reward), next_obs, termination, end))
@@ -222,15 +179,15 @@ def rollout(args: Args, state: State) -> tuple[dict[str, np.ndarray], list[tuple
 
 @torch.no_grad()
 def estimate_advantages(args: Args, state: State, steps: dict[str, np.ndarray]) -> dict[str, Tensor]:
-    """The steps of a rollout -> the batch of B steps that the losses take. What is called old precedes the update."""
+    """The steps of a rollout -> the batch of B steps that the losses take. `old_...` is before the update."""
     obs, actions, next_obs = (torch.from_numpy(steps[name]) for name in ("obs", "actions", "next_obs"))
     # The next values are not old_values[1:], because after the end of an episode the next row starts another one.
     old_pi, old_values, next_values = state.policy(obs), state.value(obs), state.value(next_obs)
     next_values[torch.from_numpy(steps["terminations"])] = 0.0
-    # GAE (Schulman et al. 2016, eq. 16), in Python floats, because in float32 the recursion would accumulate rounding.
+    # GAE (Schulman et al. 2016, eq. 16), in Python floats, because in float32 the recursion adds up errors.
     # Like almost every implementation, we leave out the weight gamma^t that the exact gradient gives to step t.
     deltas = steps["rewards"] + args.gamma * next_values.double().numpy() - old_values.double().numpy()
-    advantages, ends = deltas.tolist(), steps["ends"].tolist()
+    advantages, ends = deltas.tolist(), steps["ends"].tolist()  # So far, each is only the first term of its sum.
     for t in reversed(range(len(advantages) - 1)):
         if not ends[t]:
             advantages[t] += args.gamma * args.gae_lambda * advantages[t + 1]
@@ -240,7 +197,7 @@ def estimate_advantages(args: Args, state: State, steps: dict[str, np.ndarray]) 
     return batch | dict(old_log_probs=old_pi.log_prob(actions))
 
 
-@torch.no_grad()
+@torch.no_grad()  # The losses are differentiated all the same, since torch.func, in `fit`, does not look at this.
 def update(args: Args, state: State, batch: dict[str, Tensor]) -> dict[str, float]:
     """Fits the value network, then the policy. The advantages are fixed by now, so neither sees what the other does."""
     indices = shuffle(args, state.rng, batch, args.value_epochs)
@@ -248,73 +205,9 @@ def update(args: Args, state: State, batch: dict[str, Tensor]) -> dict[str, floa
     policy_step = natural_gradient_step(args, state.rng, state.policy, batch, args.max_kl)
     state.iteration += 1
     state.global_step += len(batch["obs"])
-    # These say what the whole update did to the policy, over the whole batch.
-    old_pi, pi = Independent(Normal(batch["old_means"], batch["old_stds"]), 1), state.policy(batch["obs"])
-    kls, ratios = kl_divergence(old_pi, pi), torch.exp(pi.log_prob(batch["actions"]) - batch["old_log_probs"])
-    statistics = {f"value_{name}": x for name, x in value_fit.items()} | policy_step
-    statistics |= dict(entropy=pi.entropy().mean(), mean_kl=kls.mean(), max_kl=kls.max())
-    statistics |= dict(
-        max_ratio=ratios.max(),
-        effective_sample_size=ratios.mean() ** 2 / (ratios**2).mean(),  # as a share of the batch (Kish 1965)
-        # This is of V before its fit, and optimistic, because the targets contain the predictions.
-        explained_variance=1 - batch["advantages"].var() / batch["value_targets"].var(),
-    )
+    statistics = {f"value_{name}": x for name, x in value_fit.items()}
+    statistics |= policy_step | measure_update(args, state.policy, batch)
     return {name: float(x) for name, x in statistics.items()}
-
-
-def shuffle(args: Args, rng: np.random.Generator, batch: dict[str, Tensor], epochs: int) -> Tensor:
-    """Row numbers of minibatches [epochs * num_minibatches, size]. Every epoch drops the remainder of the batch."""
-    size = len(batch["obs"]) // args.num_minibatches
-    shuffled = [rng.permutation(len(batch["obs"]))[: args.num_minibatches * size] for _ in range(epochs)]
-    return torch.from_numpy(np.reshape(shuffled, (-1, size)))
-
-
-def fit(
-    args: Args, network: nn.Module, adam: list, loss: Callable, batch: dict, indices: Tensor, lr: float, max_norm: float
-) -> dict[str, Any]:
-    """Steps the network and its Adam, in place. For each minibatch's rows, it does what these lines of plain torch do:
-
-        loss(args, network(batch["obs"][rows]), {name: x[rows] for name, x in batch.items()}).backward()
-        nn.utils.clip_grad_norm_(network.parameters(), max_norm)
-        optimizer.step(); optimizer.zero_grad()  # torch.optim.Adam(network.parameters(), lr, eps=1e-5)
-
-    Compiling makes it ten times faster, but steps must not change tensors. Hence the flat vector and our own Adam."""
-    lr_tensor = torch.tensor(lr)  # A float would be a constant of the compiled code, compiled again for each value.
-
-    def loss_of(flat: Tensor, minibatch: dict[str, Tensor]) -> Tensor:
-        parts = flat.split([p.numel() for p in network.parameters()])
-        parameters = {name: x.view_as(p) for (name, p), x in zip(network.named_parameters(), parts)}
-        return loss(args, functional_call(network, parameters, minibatch["obs"]), minibatch)
-
-    def step(carry: tuple[Tensor, ...], rows: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, Tensor]]:
-        flat, m, v, t = carry
-        gradient, minibatch_loss = grad_and_value(loss_of)(flat, {name: x[rows] for name, x in batch.items()})
-        grad_norm = gradient.norm()
-        gradient = gradient * (max_norm / (grad_norm + 1e-6)).clamp(max=1)  # (9)
-        t = t + 1  # Adam (Kingma & Ba 2015, Algorithm 1), with the eps of 1e-5 of the released code
-        m = 0.9 * m + 0.1 * gradient
-        v = 0.999 * v + 0.001 * gradient**2
-        m_hat = m / (1 - torch.exp(t * math.log(0.9)))  # 1 - 0.9^t
-        v_hat = v / (1 - torch.exp(t * math.log(0.999)))
-        return (flat - lr_tensor * m_hat / (v_hat.sqrt() + 1e-5), m, v, t), (minibatch_loss, grad_norm)
-
-    carry = (nn.utils.parameters_to_vector(network.parameters()).detach(), *adam)
-    if args.compile:
-        carry, (losses, grad_norms) = compiled_scan(step, carry, indices)
-    else:
-        outputs = []
-        for rows in indices:
-            carry, output = step(carry, rows)
-            outputs.append(output)
-        losses, grad_norms = map(torch.stack, zip(*outputs))
-    nn.utils.vector_to_parameters(carry[0], network.parameters())
-    adam[:] = carry[1:]
-    grads_clipped = (grad_norms > max_norm).float().mean()
-    return dict(loss=losses.mean(), grad_norm=grad_norms.mean(), grads_clipped=grads_clipped, lr=lr)
-
-
-# The loop of --no-compile, compiled. With fullgraph, no graph break can silently lose the speed-up.
-compiled_scan = torch.compile(scan, fullgraph=True, dynamic=False, options={"cpp_wrapper": True})
 
 
 def natural_gradient_step(
@@ -322,7 +215,7 @@ def natural_gradient_step(
 ) -> dict[str, Tensor]:
     """Steps the policy, in place, along x = (F + damping)^-1 g, at most as far as a mean KL of max_kl, where g is the
     gradient of the surrogate and F the Fisher matrix (Schulman et al. 2015, appendix C). cg_residual is the norm of
-    what conjugate gradient left of g, divided by that of g."""
+    the residual of conjugate gradient, relative to that of g."""
     old = nn.utils.parameters_to_vector(policy.parameters()).detach()
     surrogate = lambda parameters: -policy_loss(args, pi_with(policy, parameters, batch), batch)
     mean_kl = lambda parameters: mean_kl_from_old(pi_with(policy, parameters, batch), batch)
@@ -336,13 +229,14 @@ def natural_gradient_step(
     damped_product = lambda vector: product(policy, old, vector, subset) + args.cg_damping * vector
     x, residual = conjugate_gradient(damped_product, gradient, args.cg_steps)
 
-    # This is x^T (F + damping) x by the residual of the recursion, from which g - (F + damping) x drifts in float32.
+    # This is x^T (F + damping) x, by the recursion's residual. In float32, g - (F + damping) x drifts away from that.
     curvature = x @ (gradient - residual)
     # To second order this step has a mean KL of max_kl times F's share of the curvature: the damping makes it shorter.
     full_step = math.sqrt(2 * max_kl / curvature.clamp(min=1e-30)) * x
     fractions = [args.backtrack_ratio**k for k in range(args.backtrack_steps)]
     parameters, fraction = line_search(surrogate, mean_kl, max_kl, old, full_step, gradient @ full_step, fractions)
-    nn.utils.vector_to_parameters(parameters, policy.parameters())
+    for p, part in zip(policy.parameters(), parameters.split([p.numel() for p in policy.parameters()])):
+        p.copy_(part.view_as(p))  # in place, as in `fit`
     cg_residual = residual.norm() / gradient.norm().clamp(min=1e-30)
     statistics = dict(policy_loss=-surrogate(parameters), policy_grad_norm=gradient.norm())
     return statistics | dict(line_search_step=fraction, cg_residual=cg_residual)
@@ -367,14 +261,6 @@ def fisher_vector_product(policy: Policy, parameters: Tensor, vector: Tensor, ba
     gradient along the vector is enough."""
     gradient = grad(lambda parameters: mean_kl_from_old(pi_with(policy, parameters, batch), batch))
     return jvp(gradient, (parameters,), (vector,))[1]
-
-
-compiled_fisher_vector_product = torch.compile(
-    fisher_vector_product, fullgraph=True, dynamic=False, options={"cpp_wrapper": True}
-)
-# At its first call for two Gaussians, kl_divergence looks up their formula and writes it into a table, which compiled
-# code cannot do. So the first call is here.
-kl_divergence(*[Independent(Normal(torch.zeros(1), torch.ones(1)), 1) for _ in range(2)])
 
 
 def pi_with(policy: Policy, parameters: Tensor, batch: dict[str, Tensor]) -> Independent:
@@ -403,14 +289,178 @@ def line_search(
     return start, 0.0
 
 
-# Bookkeeping: everything below can be skipped ------------------------------------------------------------------------
+def value_loss(args: Args, values: Tensor, batch: dict[str, Tensor]) -> Tensor:
+    """Mean squared error of the values [B] to the value targets."""
+    assert values.shape == batch["value_targets"].shape  # [B, 1] would silently broadcast to errors [B, B]
+    return ((values - batch["value_targets"]) ** 2).mean()
+
+
+def policy_loss(args: Args, pi: Independent, batch: dict[str, Tensor]) -> Tensor:
+    """Minus the surrogate (Schulman et al. 2015, eq. 14), minus the entropy bonus."""
+    advantages = batch["advantages"]
+    if args.adv_norm:  # as in baselines, though not in the paper; IM does not count it among the nine
+        advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+    ratios = torch.exp(pi.log_prob(batch["actions"]) - batch["old_log_probs"])
+    surrogate = (ratios * advantages).mean()
+    return -(surrogate + args.entropy_coef * action_entropy(args, pi, batch).mean())
+
+
+def action_entropy(args: Args, pi: Independent, batch: dict[str, Tensor]) -> Tensor:
+    """Entropy [B] of the policy's actions. If tanh squashes them, it is the Gaussian's plus E[ln d tanh(u) / du], up to
+    a constant; without that term the bonus would keep increasing the standard deviations."""
+    if args.bound_action != "tanh":
+        return pi.entropy()
+    # One reparametrized sample per state is enough. It reuses the noise of the actions, so nothing is drawn here.
+    u = pi.mean + pi.stddev * (batch["actions"] - batch["old_means"]) / batch["old_stds"]
+    return pi.entropy() + (2 * (math.log(2) - u - nn.functional.softplus(-2 * u))).sum(-1)  # ln(1 - tanh(u)^2), stable
+
+
+def shuffle(args: Args, rng: np.random.Generator, batch: dict[str, Tensor], epochs: int) -> Tensor:
+    """Row numbers of minibatches [epochs * num_minibatches, size]. A remainder of the batch is dropped."""
+    size = len(batch["obs"]) // args.num_minibatches
+    shuffled = [rng.permutation(len(batch["obs"]))[: args.num_minibatches * size] for _ in range(epochs)]
+    return torch.from_numpy(np.reshape(shuffled, (-1, size)))
+
+
+def fit(
+    args: Args, network: nn.Module, adam: list, loss: Callable, batch: dict, indices: Tensor, lr: float, max_norm: float
+) -> dict[str, Any]:
+    """Steps the network and its Adam, in place. For each minibatch's rows, it does what these lines of plain torch do:
+
+        loss(args, network(batch["obs"][rows]), {name: x[rows] for name, x in batch.items()}).backward()
+        nn.utils.clip_grad_norm_(network.parameters(), max_norm)
+        optimizer.step(); optimizer.zero_grad()  # torch.optim.Adam(network.parameters(), lr, eps=1e-5)
+
+    Compiling makes it 12 times faster, but then steps must not change tensors in place. Hence the flat vector and our
+    own Adam. To print in a loss, or to set a breakpoint there, run with --no-compile."""
+    # A float would be a constant of the compiled code, which would be compiled again for each value. So what else you
+    # schedule has to be a tensor, too: at the top of `update`, args = replace(args, clip_eps=torch.tensor(...)).
+    lr_tensor = torch.tensor(lr)
+
+    def loss_of(flat: Tensor, minibatch: dict[str, Tensor]) -> Tensor:
+        parts = flat.split([p.numel() for p in network.parameters()])
+        parameters = {name: x.view_as(p) for (name, p), x in zip(network.named_parameters(), parts)}
+        return loss(args, functional_call(network, parameters, minibatch["obs"]), minibatch)
+
+    def step(carry: tuple[Tensor, ...], rows: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, Tensor]]:
+        flat, m, v, t = carry
+        gradient, minibatch_loss = grad_and_value(loss_of)(flat, {name: x[rows] for name, x in batch.items()})
+        grad_norm = gradient.norm()
+        gradient = gradient * (max_norm / (grad_norm + 1e-6)).clamp(max=1)  # (9)
+        t = t + 1  # Adam (Kingma & Ba 2015, Algorithm 1), with the eps of 1e-5 of the released code
+        m = 0.9 * m + 0.1 * gradient
+        v = 0.999 * v + 0.001 * gradient**2
+        m_hat = m / (1 - torch.exp(t * math.log(0.9)))  # 1 - 0.9^t
+        v_hat = v / (1 - torch.exp(t * math.log(0.999)))
+        return (flat - lr_tensor * m_hat / (v_hat.sqrt() + 1e-5), m, v, t), (minibatch_loss, grad_norm)
+
+    carry = (nn.utils.parameters_to_vector(network.parameters()).detach(), *adam)
+    if args.compile:
+        carry, (losses, grad_norms) = compiled_scan(step, carry, indices)
+    else:
+        outputs = []
+        for rows in indices:
+            carry, output = step(carry, rows)
+            outputs.append(output)
+        losses, grad_norms = map(torch.stack, zip(*outputs))
+    for p, x in zip(network.parameters(), carry[0].split([p.numel() for p in network.parameters()])):
+        p.copy_(x.view_as(p))  # vector_to_parameters would make views of one storage, which cannot be compiled again.
+    adam[:] = carry[1:]
+    grads_clipped = (grad_norms > max_norm).float().mean()
+    return dict(loss=losses.mean(), grad_norm=grad_norms.mean(), grads_clipped=grads_clipped, lr=lr)
+
+
+# Speed, statistics and bookkeeping: everything below can be skipped ---------------------------------------------------
+
+# The loop of --no-compile, compiled. With fullgraph, no graph break can silently lose the speed-up.
+compiled_scan = torch.compile(scan, fullgraph=True, dynamic=False, options={"cpp_wrapper": True})
+
+
+compiled_fisher_vector_product = torch.compile(
+    fisher_vector_product, fullgraph=True, dynamic=False, options={"cpp_wrapper": True}
+)
+
+
+# At its first call for two Gaussians, kl_divergence looks up their formula and writes it into a table, which compiled
+# code cannot do. So the first call is here.
+kl_divergence(*[Independent(Normal(torch.zeros(1), torch.ones(1)), 1) for _ in range(2)])
+
+
+def measure_update(args: Args, policy: Policy, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What the whole update did to the policy, over the whole batch, in nats and as shares of the batch."""
+    old_pi, pi = Independent(Normal(batch["old_means"], batch["old_stds"]), 1), policy(batch["obs"])
+    kls, ratios = kl_divergence(old_pi, pi), torch.exp(pi.log_prob(batch["actions"]) - batch["old_log_probs"])
+    statistics = dict(entropy=action_entropy(args, pi, batch).mean(), mean_kl=kls.mean(), max_kl=kls.max())
+    return statistics | dict(
+        max_ratio=ratios.max(),
+        effective_sample_size=ratios.mean() ** 2 / (ratios**2).mean(),  # as a share of the batch (Kish 1965)
+        # This is of V before its fit, and optimistic, because the targets contain the predictions.
+        explained_variance=1 - (batch["value_targets"] - batch["old_values"]).var() / batch["value_targets"].var(),
+    )
+
+
+def numpy_forward(network: nn.Sequential) -> Callable[[np.ndarray], np.ndarray]:
+    """The network as a function of one observation, [in] -> [out], in numpy, in a tenth of torch's time."""
+    silu = lambda x: x * (1 + np.tanh(x / 2)) / 2  # x sigmoid(x), in a form that cannot overflow
+    activation = {nn.Tanh: np.tanh, nn.ReLU: lambda x: np.maximum(x, 0), nn.SiLU: silu}[type(network[1])]
+    *hidden, (out_weight, out_bias) = [(x.weight.detach().numpy(), x.bias.detach().numpy()) for x in network[::2]]
+
+    def forward(x: np.ndarray) -> np.ndarray:
+        for weight, bias in hidden:
+            x = activation(weight.dot(x) + bias)
+        return out_weight.dot(x) + out_bias
+
+    return forward
+
+
+def make_env(args: Args) -> gym.Env:
+    """The environment. Actions reach it as drawn, clipped (as in Stable-Baselines3 and CleanRL), or squashed by tanh.
+    Log-probabilities, ratios and KL always belong to the Gaussian before that."""
+    mujoco.set_mju_user_warning(lambda _: None)  # Some models would write MUJOCO_LOG.TXT to the working folder.
+    gym.logger.min_level = gym.logger.ERROR  # Gymnasium would warn of an unknown id before it raises an error.
+    hint = ""
+    try:
+        env = gym.make(args.env_id, disable_env_checker=True)
+        obs_space, space = env.observation_space, env.action_space
+        for name, x in dict(observations=obs_space, actions=space).items():
+            if not isinstance(x, gym.spaces.Box) or len(x.shape) != 1 or x.shape[0] == 0:
+                raise ValueError(f"{name} must be a flat Box, not {x}")
+        low, high, bound = *np.array([space.low, space.high], np.float64), lambda action: action
+        if args.bound_action == "tanh":
+            if not np.abs([low, high]).max() < 1e30:  # Some spaces have a huge number for no limit.
+                raise ValueError("--bound-action tanh needs actions with finite bounds; --bound-action clip does not")
+            bound = lambda action: low + (high - low) * 0.5 * (np.tanh(action) + 1)
+        if args.bound_action != "no":
+            into_space = lambda action: bound(action).clip(low, high).astype(space.dtype)
+            env = gym.wrappers.TransformAction(env, into_space, space)
+        # A trial shows here what would otherwise stop `rollout`. A new policy draws an action of 4 sooner or later.
+        first_obs, _ = env.reset(seed=0)
+        action = np.full(space.shape, 4, np.float32)
+        if args.bound_action == "no" and not space.contains(action):
+            hint = "; --bound-action clip or tanh keeps actions in their space"
+        next_obs, reward, _, _, _ = env.step(action)
+        hint = ""
+        for obs in (first_obs, next_obs):
+            if not isinstance(obs, np.ndarray) or obs.shape != obs_space.shape:
+                raise ValueError(f"an observation must be an array of shape {obs_space.shape}, not {obs}")
+        if np.ndim(reward) > 0:
+            raise ValueError(f"a reward must be a number, not {reward}")
+    except Exception as error:  # A user's own environment can raise anything.
+        if isinstance(error, gym.error.NameNotFound) and ":" not in args.env_id:
+            hint = f"; if it is one of yours, --env-id my_module:{args.env_id} imports my_module first"
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        place = "" if frame.filename == __file__ else f" ({Path(frame.filename).name}, line {frame.lineno})"
+        raise BadInput(f"--env-id {args.env_id}: {type(error).__name__}: {error}{place}{hint}") from error
+    return env
+
 
 ALGO = Path(__file__).stem
-MAY_DIFFER = ("runs_dir", "run_name", "compile", "checkpoint_every", "overwrite")  # Older runs have the last one.
+
+MAY_DIFFER = ("runs_dir", "run_name", "compile", "checkpoint_every")
 
 
 class BadInput(Exception):
-    """What the user can mend. `main` prints it as one line."""
+    """An error that the user can correct. `main` prints it as one line."""
 
 
 def check_arguments(args: Args) -> None:
@@ -422,9 +472,12 @@ def check_arguments(args: Args) -> None:
         if not numbers or any(type(x) in (int, float) and not low <= x <= high for x in numbers):  # nan is in no range
             text = f"lie between {low} and {high}" if name in ranges else "be greater than 0 and finite"
             raise BadInput(f"--{name.replace('_', '-')} {value} must {text}")
-    size = args.num_envs * args.num_steps
-    if size > args.total_timesteps or size % args.num_minibatches or size < 2 * args.num_minibatches:
-        raise BadInput(f"num_envs * num_steps = {size} must fit into total_timesteps and minibatches of at least 2")
+    size, parts = args.num_envs * args.num_steps, args.num_minibatches
+    if size > args.total_timesteps:
+        raise BadInput(f"num_envs * num_steps = {size} is more than total_timesteps = {args.total_timesteps}")
+    if size % parts or size < 2 * parts:
+        problem = "not a multiple of" if size % parts else "fewer than 2 steps for each of"
+        raise BadInput(f"num_envs * num_steps = {size} is {problem} num_minibatches = {parts}")
 
 
 def run_folder(args: Args) -> Path:
@@ -446,7 +499,7 @@ def open_run(args: Args, state: State) -> Iterator[SimpleNamespace]:
     with FileLock(folder / ".lock", timeout=0, fallback_to_soft=False):  # A soft lock would survive a kill.
         if saved := sorted(folder.glob("checkpoints/iter_*.pt")):
             checkpoint = load_checkpoint(saved[-1])
-            now = dict(reward_scale_by="returns") | asdict(args) | dict(algo=ALGO)  # Older runs name that flag.
+            now = asdict(args) | dict(algo=ALGO)
             for name, was in (dict(algo=checkpoint["algo"]) | asdict(Args()) | checkpoint["args"]).items():
                 if now.get(name) != was and name not in MAY_DIFFER:
                     raise BadInput(f"{folder} holds another run: {name} was {was}, is {now.get(name)}; try --run-name")
@@ -460,13 +513,19 @@ def open_run(args: Args, state: State) -> Iterator[SimpleNamespace]:
         progress = folder / "progress.csv"  # The rows after the checkpoint will be written again.
         progress.touch()
         header, *rows = progress.read_bytes().splitlines(keepends=True) or [b""]
-        rows = [row for row in rows if row.endswith(b"\n") and int(row.split(b",")[0]) < state.iteration]
-        os.truncate(progress, sum(map(len, [header, *rows])) if rows else 0)
+        try:
+            rows = [row for row in rows if row.endswith(b"\n") and int(row.split(b",")[0]) < state.iteration]
+        except ValueError as error:
+            raise BadInput(f"another program changed {progress}; move it away to resume the run") from error
+        header = header if rows else b""
+        os.truncate(progress, sum(map(len, [header, *rows])))
         print(f"{folder}: iteration {state.iteration}", flush=True)
         interval = 0.1 if sys.stderr.isatty() else 30  # seconds between updates of the bar
         bar = tqdm(total=state.planned_steps, initial=state.global_step, unit=" steps", mininterval=interval)
-        with bar, SummaryWriter(folder, purge_step=state.global_step + 1) as tensorboard:
-            yield SimpleNamespace(folder=folder, tensorboard=tensorboard, bar=bar, time=time.perf_counter())
+        with bar, SummaryWriter(folder, purge_step=state.global_step + 1) as writer, contextlib.ExitStack() as at_end:
+            for worker in state.workers:  # Some environments save their videos only when they are closed.
+                at_end.callback(worker.env.close)
+            yield SimpleNamespace(folder=folder, header=header, tensorboard=writer, bar=bar, time=time.perf_counter())
 
 
 def write_config(args: Args, folder: Path) -> None:
@@ -486,15 +545,19 @@ def save_checkpoint(args: Args, folder: Path, state: State) -> None:
     saved |= dict(algo=ALGO, args=asdict(args), rng=state.rng.bit_generator.state)
     path = folder / "checkpoints" / f"iter_{state.iteration:06d}.pt"
     torch.save(saved, path.with_suffix(".tmp"))
+    load_checkpoint(path.with_suffix(".tmp"))  # What cannot be loaded is an error now, and not when the run resumes.
     path.with_suffix(".tmp").replace(path)
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
     """The checkpoint's dictionary: tensors and plain values, no code (weights_only)."""
-    with contextlib.suppress(Exception):  # A damaged file raises almost anything.
-        if {"algo", "args", "rng"} <= (checkpoint := torch.load(path, weights_only=True)).keys():
-            return checkpoint
-    raise BadInput(f"{path} is damaged; without it, the run resumes from the checkpoint before")
+    try:
+        checkpoint = torch.load(path, weights_only=True)
+        assert {"algo", "args", "rng"} <= checkpoint.keys(), "it is no checkpoint"
+        return checkpoint
+    except Exception as error:  # A damaged file raises almost anything.
+        why = str(error).rpartition("WeightsUnpickler error: ")[2].partition(". ")[0] or type(error).__name__
+        raise BadInput(f"{path} is damaged, or State has what cannot be saved ({why})") from error
 
 
 def restore(state: State, checkpoint: dict[str, Any]) -> None:
@@ -505,17 +568,19 @@ def restore(state: State, checkpoint: dict[str, Any]) -> None:
             part.load_state_dict(checkpoint[name])
         elif name in checkpoint and name not in ("rng", "workers"):
             setattr(state, name, checkpoint[name])
-    for worker, saved in zip(state.workers, checkpoint.get("workers", [])):  # Older checkpoints have none.
+    for worker, saved in zip(state.workers, checkpoint.get("workers", [])):  # An imported agent has no workers.
         saved = {name: np.asarray(x) if np.ndim(x) else x for name, x in saved.items()}
         if saved["obs"] is not None:
-            raw_obs, _ = worker.env.reset(seed=saved["seed"])
+            (raw_obs, _), episode_return = worker.env.reset(seed=saved["seed"]), 0.0
             for action in saved["actions"]:
-                raw_obs, _, *ended, _ = worker.env.step(action.copy())
+                raw_obs, raw_reward, *ended, _ = worker.env.step(action.copy())
+                episode_return += float(raw_reward)
                 if any(ended):  # The saved episode went on.
                     break
-            if np.array_equal(raw_obs, saved["raw_obs"]):
+            if np.array_equal(raw_obs, saved["raw_obs"]) and episode_return == saved["episode_return"]:
                 vars(worker).update(saved, actions=list(saved["actions"]))
             else:
+                state.inexact_resumes = [*state.inexact_resumes, state.iteration]
                 print("reset(seed=...) does not repeat an unfinished episode; a new one begins", file=sys.stderr)
 
 
@@ -532,6 +597,8 @@ def record(args: Args, run: SimpleNamespace, state: State, steps: dict, episodes
     row = dict(iteration=state.iteration - 1, global_step=state.global_step)
     row |= dict(sps=round(num_steps / (run.time - started), 1), episodes=len(episodes))
     row |= dict(episodic_return=mean_return, episodic_length=mean_length, **statistics)
+    if run.header.strip() not in (b"", ",".join(row).encode()):
+        raise BadInput(f"{run.folder / 'progress.csv'} has other columns than this run; move it away to resume the run")
     with open(run.folder / "progress.csv", "a") as file:
         if file.tell() == 0:
             print(*row, sep=",", file=file)

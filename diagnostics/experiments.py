@@ -138,8 +138,10 @@ def make_run(args: Args, experiment: Experiment, seed: int, env: str, agent: str
         script.check_arguments(settings)
     except (gymnasium.error.Error, ImportError, ValueError, script.BadInput) as error:
         runs.stop(f"{agent} on {env}: {' '.join(str(error).split())}")
-    # The hash is of the settings, so two experiments that spell the same settings differently share the run.
-    text = json.dumps({k: x for k, x in vars(settings).items() if k not in script.MAY_DIFFER}, sort_keys=True)
+    # The hash is of the settings, so two experiments that spell the same settings differently share the run. Defaults
+    # are left out, so that a flag which the script gets later renames no run that does not use it.
+    changed = {k: x for k, x in vars(settings).items() if k not in script.MAY_DIFFER and x != getattr(script.Args, k)}
+    text = json.dumps(changed, sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
     run_name = f"{env_id}__{algo}__{digest}__seed{seed}".replace("/", "-").replace(":", "-")
     folder, log, reached = args.runs_dir / run_name, args.out / "logs" / f"{run_name}.log", 0

@@ -32,6 +32,54 @@ class Numbers(Clock):
         return obs, reward, int(self.steps == 3), 0, {}
 
 
+class Curriculum(Clock):
+    """A Clock that pays more the more episodes have begun in this process, which no observation shows."""
+
+    begun = 0
+
+    def reset(self, seed=None, options=None):
+        Curriculum.begun += 1
+        return super().reset(seed=seed)
+
+    def step(self, action):
+        obs, reward, *rest = super().step(action)
+        return obs, reward + Curriculum.begun, *rest
+
+
+class Closing(Clock):
+    """A Clock that counts how often it was closed, and can be interrupted at a step, as by Ctrl-C."""
+
+    closed, interrupted_at, all_steps = 0, None, 0
+
+    def step(self, action):
+        Closing.all_steps += 1
+        if Closing.all_steps == Closing.interrupted_at:
+            raise KeyboardInterrupt
+        return super().step(action)
+
+    def close(self):
+        Closing.closed += 1
+        Closing.all_steps = 0
+
+
+class Strict(Clock):
+    """A Clock that refuses actions outside its space, as many environments do."""
+
+    def step(self, action):
+        assert self.action_space.contains(action), f"{action!r} is outside {self.action_space}"
+        return super().step(action)
+
+
+class Odd(Clock):
+    """A Clock whose step returns something else than Gymnasium asks for."""
+
+    def __init__(self, change):
+        self.change = change
+
+    def step(self, action):
+        return self.change(*super().step(action))
+
+
 class Misshapen(Clock):
     """Returns observations of these shapes, which its space does not have."""
 
@@ -107,6 +155,20 @@ gym.register("Timed-v0", lambda: TimeAwareObservation(gym.make("Hopper-v5")))
 gym.register("Numbers-v0", Numbers)
 gym.register("Endless-v0", Clock)
 gym.register("Clock-v0", Clock, max_episode_steps=5)
+gym.register("Curriculum-v0", Curriculum, max_episode_steps=5)
+gym.register("Closing-v0", Closing, max_episode_steps=5)
+# Bounds between which float32 has other numbers than float64.
+narrow = lambda dtype: gym.spaces.Box(-0.1, 0.7, (2,), dtype)
+gym.register("Strict-v0", Strict, max_episode_steps=5, kwargs=dict(action_space=narrow(np.float32)))
+gym.register("Strict64-v0", Strict, max_episode_steps=5, kwargs=dict(action_space=narrow(np.float64)))
+ODD = dict(
+    SixValues=lambda *values: (*values, {}),
+    TwoRewards=lambda obs, reward, *rest: (obs, np.array([reward, 1.0]), *rest),
+    ListObs=lambda obs, *rest: (obs.tolist(), *rest),
+    LaterShape=lambda obs, *rest: (obs if obs[0] < 40 else np.repeat(obs, 2), *rest),  # which broadcasts
+)
+for name, change in ODD.items():
+    gym.register(f"{name}-v0", Odd, kwargs=dict(change=change))
 # The 600th step after a reset gives nan.
 nan_at_600 = lambda x: x * np.nan if x == 600 else x
 gym.register("NanObs-v0", lambda: TransformObservation(Clock(), nan_at_600, Clock.observation_space))

@@ -12,7 +12,7 @@ import torch
 from conftest import ALGOS, ROOT, checkpoints, flags_of, load, start
 
 ENVIRONMENTS = {  # Some of these texts are Python's and Gymnasium's.
-    "Nope-v0": "Nope",
+    "Nope-v0": "if it is one of yours, --env-id my_module:Nope-v0 imports my_module first",
     "Hopper-v2": "gymnasium-robotics",
     "nowhere:Env-v0": "No module named 'nowhere'",
     ".nowhere:Env-v0": "relative import",
@@ -21,21 +21,24 @@ ENVIRONMENTS = {  # Some of these texts are Python's and Gymnasium's.
     "environments:Dictionary-v0": "observations must be a flat Box",
     "environments:Unbounded-v0 --tanh --bound-action tanh": "finite bounds",  # only scripts with --tanh squash
     "environments:Huge-v0 --tanh --bound-action tanh": "finite bounds",
-    "environments:Short-v0": "shape (1,) instead of (2,)",
-    "environments:Column-v0": "shape (2, 1) instead of (2,)",
-    "environments:ShortStep-v0": "shape (1,) instead of (2,)",
-    "environments:ColumnStep-v0": "shape (2, 1) instead of (2,)",
-    "environments:FileNotFoundError-v0": "FileNotFoundError: model.xml",
+    "environments:Short-v0": "must be an array of shape (2,), not [0.]",
+    "environments:Column-v0": "must be an array of shape (2,), not [[0.]",
+    "environments:ShortStep-v0": "must be an array of shape (2,), not [0.]",
+    "environments:ColumnStep-v0": "must be an array of shape (2,), not [[0.]",
+    "environments:SixValues-v0": "too many values to unpack",
+    "environments:TwoRewards-v0": "a reward must be a number, not [1. 1.]",
+    "environments:ListObs-v0": "must be an array of shape (1,), not [1.0]",
+    "environments:Strict-v0": "; --bound-action clip or tanh keeps actions in their space",
+    "environments:FileNotFoundError-v0": "FileNotFoundError: model.xml (environments.py, line ",
     "environments:AttributeError-v0": "AttributeError: no such part",
     "environments:KeyError-v0": "KeyError: 'part'",
 }
 SHORT = "--no-compile --total-timesteps 2048"  # so that what is not refused ends soon
 REFUSED = {f"{SHORT} --env-id {name}": text for name, text in ENVIRONMENTS.items()}
 REFUSED |= {
-    "--total-timesteps 1023": "must fit into total_timesteps",
-    "--num-minibatches 31": "must fit into total_timesteps and minibatches",
-    "--num-steps 16 --num-envs 2 --num-minibatches 32": "num_envs * num_steps = 32 must fit into",
-    "--num-steps 16 --num-envs 2 --num-minibatches 33": "minibatches of at least 2",
+    "--num-envs 1 --num-steps 1024 --total-timesteps 1023": "= 1024 is more than total_timesteps = 1023",
+    "--num-envs 1 --num-steps 2048 --num-minibatches 33": "= 2048 is not a multiple of num_minibatches = 33",
+    "--num-steps 16 --num-envs 2 --num-minibatches 32": "= 32 is fewer than 2 steps for each of num_minibatches = 32",
     "--seed -1": "must lie between 0 and 18446744073709551615",
     f"--seed {2**64}": "must lie between 0 and 18446744073709551615",
     "--policy-hidden 64 0": "must be greater than 0",
@@ -53,7 +56,7 @@ REFUSED |= {
 POSITIVE = (
     "total_timesteps num_envs num_steps num_minibatches policy_epochs value_epochs checkpoint_every policy_lr value_lr "
     "clip_eps value_clip_eps reward_clip_range obs_clip_range max_grad_norm max_kl max_kl_final cg_steps "
-    "fisher_fraction backtrack_ratio backtrack_steps eps_temperature eps_mean eps_std"
+    "fisher_fraction backtrack_ratio backtrack_steps eps_temperature eps_mean eps_std min_multiplier"
 ).split()
 REFUSED |= {f"--{name.replace('_', '-')} {x}": "greater than 0" for name in POSITIVE for x in (0, -1)}
 
@@ -82,6 +85,13 @@ def test_arguments(algo, runs, capsys):
         if names >= {flag[2:].replace("-", "_").removeprefix("no_") for flag in flags if flag.startswith("--")}:
             assert text in refused(load(algo), flags, capsys), flags
             assert snapshot(runs).keys() <= {runs / "file", runs / "runs"}, flags  # the latter for a long name
+
+
+@pytest.mark.parametrize("algo", ALGOS)
+def test_a_shape_that_changes_later_is_an_error_and_not_broadcast(algo):
+    script, args, state = start(algo, env_id="environments:LaterShape-v0", num_steps=64)
+    with pytest.raises((AssertionError, ValueError)):
+        script.rollout(args, state)
 
 
 def test_as_a_process(runs):

@@ -138,10 +138,10 @@ def test_diagnostics_understand_what_they_are_called_with():
 # Runs ----------------------------------------------------------------------------------------------------------------
 
 NAMES = """
-Hopper-v4__a2c__cecb4fbe050a Hopper-v4__ppo__2b3730639bce Hopper-v4__reinforce__f25869888d19
-Hopper-v4__trpo_plus__9df994328d96 Hopper-v4__vmpo__69d63b3cbd86 Hopper-v5__ppo__3b59470c644c
-Hopper-v5__ppo__3cd354936c45 Hopper-v5__ppo_m__14f612d7ca7a Hopper-v5__ppo_noclip__9aed1aba3101
-Hopper-v5__trpo__50f95b676752 Hopper-v5__trpo_plus__4ae58901c5de Hopper-v5__trpo_plus__f7d32a93b649
+Hopper-v4__a2c__6bda997dc017 Hopper-v4__ppo__25e7c9b10939 Hopper-v4__reinforce__f467e55e4c41
+Hopper-v4__trpo_plus__ee0da0c404dd Hopper-v4__vmpo__01b1f5193b2a Hopper-v5__ppo__4e0d2832cae5
+Hopper-v5__ppo__d22894991c93 Hopper-v5__ppo_m__44136fa355b3 Hopper-v5__ppo_noclip__ced164ea1ddb
+Hopper-v5__trpo__44136fa355b3 Hopper-v5__trpo_plus__c36108a553e6 Hopper-v5__trpo_plus__d68ad6d15bf4
 """
 
 
@@ -153,6 +153,20 @@ def test_names_of_runs_stay():
     assert names == {f"{name}__seed1" for name in NAMES.split()}
     assert {*names_of("step-or-optimizations", *one)} < clipping and len(definition & clipping) == 2
     assert {*names_of("clipping", *one, "--set", "--no-compile")} == clipping  # the machine does not name the run
+
+
+def test_a_new_flag_renames_only_the_runs_that_use_it(tmp_path, monkeypatch):
+    """And the runs of an experiment keep names of their own."""
+    settings = "definition", "--envs", "Hopper", "--seeds", "1"
+    before = names_of(*settings)
+    flag = "    seed: int = 1  # seed of all random numbers\n"
+    for algo in ("ppo", "ppo_m", "trpo", "trpo_plus"):
+        source = (ROOT / "algos" / f"{algo}.py").read_text()
+        assert flag in source
+        (tmp_path / f"{algo}.py").write_text(source.replace(flag, f"{flag}    new: bool = False  # a new flag\n"))
+    monkeypatch.setattr(experiments.runs, "script_of", lambda algo: tmp_path / f"{algo}.py")
+    assert names_of(*settings) == before and len(set(before)) == len(before)
+    assert not {*names_of(*settings, "--set", "--new")} & {*before}
 
 
 def test_list_and_runs_agree(runs):

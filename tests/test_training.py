@@ -45,6 +45,8 @@ FLAGS = {
     "tanh": (dict(), "networks", "actions"),
     "grad_clip": (dict(max_grad_norm=0.01), "networks steps value_1", "policy_1"),
     "value_grad_clip": (dict(max_grad_norm=0.01), "networks steps policy_1", "value_1"),
+    "adv_norm": (dict(), "networks steps value_1", "policy_1"),
+    "top_half": (dict(), "networks steps value_1", "policy_1"),
 }
 CASES = [(algo, flag) for algo in ALGOS for flag in FLAGS if hasattr(load(algo).Args, flag)]
 
@@ -123,33 +125,91 @@ def test_neither_checkpoints_nor_interruptions_change_a_run(algo, env_id, num_en
         assert {k: str(v) for k, v in statistics.items()} == {k: row[k] for k in statistics}
 
 
-def test_where_reset_does_not_determine_the_environment_a_new_episode_begins(tmp_path, capsys):
-    script, args, state = start("ppo", env_id="environments:Clock-v0", num_envs=2, num_steps=8)
+WITH_EPISODES = [algo for algo in ALGOS if algo != "reinforce"]  # whose iterations end in the middle of one
+
+
+@pytest.mark.parametrize("algo", WITH_EPISODES)
+@pytest.mark.parametrize("sign", ["observation", "return"])
+def test_an_episode_that_cannot_be_repeated_is_noted_and_a_new_one_begins(algo, sign, tmp_path, capsys):
+    """Either the environments pay more by then, or the checkpoint expects another observation."""
+    earlier = "environments:Curriculum-v0" if sign == "return" else "environments:Clock-v0"
+    script, args, state = start(algo, env_id=earlier, num_envs=2, num_steps=8)
     iterate(script, args, state)
     (tmp_path / "checkpoints").mkdir()
     script.save_checkpoint(args, tmp_path, state)
     checkpoint = script.load_checkpoint(checkpoints(tmp_path)[0])
-    checkpoint["workers"][0]["raw_obs"] += 1  # not what the environment will return
+    if sign == "observation":
+        checkpoint["workers"][0]["raw_obs"] += 1  # not what the environment will return
     script.restore(state := script.State(args), checkpoint)
-    assert capsys.readouterr().err == "reset(seed=...) does not repeat an unfinished episode; a new one begins\n"
-    assert [len(worker.actions) for worker in state.workers] == [0, 3] and state.workers[0].obs is None
+    assert set(capsys.readouterr().err.splitlines()) == {
+        "reset(seed=...) does not repeat an unfinished episode; a new one begins"
+    }
+    lost = [worker.obs is None for worker in state.workers]
+    assert lost == ([True, False] if sign == "observation" else [True, True])
+    assert state.inexact_resumes == [1] * sum(lost)
+    assert [len(worker.actions) for worker in state.workers] == [0 if x else 3 for x in lost]
+    script.save_checkpoint(args, tmp_path, state)  # The report can read of it there.
+    assert script.load_checkpoint(checkpoints(tmp_path)[0])["inexact_resumes"] == state.inexact_resumes
 
 
-def test_an_older_run_can_be_continued(runs, capsys):
-    """Its checkpoints have no unfinished episodes and no stds, and more arguments."""
+def test_a_checkpoint_without_unfinished_episodes_can_be_continued(runs):
+    """Imported agents have none."""
     script, flags = load("ppo"), flags_of("ppo", run_name="a", checkpoint_every=1)
     script.main(flags)
     *_, second, last = checkpoints(runs / "runs" / "a")
-    older = torch.load(second, weights_only=True)
-    del older["workers"], older["obs_stats"]["std"], older["reward_stats"]["std"]
-    for by in ("rewards", "returns"):
-        last.unlink(missing_ok=True)
-        older["args"] |= dict(reward_scale_by=by, overwrite=False)
-        torch.save(older, second)
-        with pytest.raises(SystemExit) if by == "rewards" else contextlib.nullcontext():
-            script.main(flags)
-        assert last.exists() == (by == "returns")
-    assert "reward_scale_by was rewards, is returns" in capsys.readouterr().err
+    imported = torch.load(second, weights_only=True)
+    del imported["workers"]
+    torch.save(imported, second)
+    last.unlink()
+    script.main(flags)
+    assert last.exists()
+
+
+@pytest.mark.parametrize("algo", ALGOS)
+def test_environments_are_closed_at_the_end_and_at_ctrl_c(algo, runs):
+    import environments
+
+    flags = flags_of(algo, env_id="environments:Closing-v0", num_steps=64, total_timesteps=128)
+    for step, status in ((None, 0), (100, 130)):
+        environments.Closing.closed, environments.Closing.interrupted_at = 0, step
+        with pytest.raises(SystemExit) if status else contextlib.nullcontext() as ended:
+            load(algo).main([*flags, "--run-name", str(step)])
+        assert environments.Closing.closed == 1 and (not status or ended.value.code == status)
+
+
+# What another program may do to progress.csv: it is repaired, or one line says so and nothing is lost.
+TOUCHED = {
+    "zeros at the end": (lambda text: text + "\0" * 99, ""),
+    "carriage returns": (lambda text: text.replace("\n", "\r\n"), ""),
+    "moved away": (lambda text: "", ""),
+    "an empty line": (lambda text: text.replace("\n1,", "\n\n1,"), "another program changed"),
+    "semicolons": (lambda text: text.replace(",", ";"), "another program changed"),
+    "1.0 for 1": (lambda text: text.replace("\n1,", "\n1.0,"), "another program changed"),
+    "a byte-order mark": (lambda text: "\ufeff" + text, "has other columns"),
+    "a column more": (lambda text: text.replace("\n", ",x\n"), "has other columns"),
+}
+
+
+@pytest.mark.parametrize("kind", TOUCHED)
+def test_progress_that_another_program_touched(kind, runs, capsys):
+    touch, message = TOUCHED[kind]
+    flags, script = flags_of("ppo", run_name="a", checkpoint_every=1), load("ppo")
+    script.main(flags)
+    folder = runs / "runs" / "a"
+    rows = progress(folder)
+    last = checkpoints(folder)[-1]
+    whole = contents(last)
+    last.unlink()
+    path = folder / "progress.csv"
+    path.write_bytes(touch(path.read_text()).encode())
+    with pytest.raises(SystemExit) if message else contextlib.nullcontext() as ended:
+        script.main(flags)
+    if message:
+        assert ended.value.code == 2 and message in capsys.readouterr().err.splitlines()[-1]
+        path.unlink()
+        script.main(flags)
+    assert_same(contents(last), whole)
+    assert progress(folder)[-1] == rows[-1]
 
 
 def test_a_run_that_is_stopped_and_killed_continues_to_the_same_bits(runs):

@@ -1,0 +1,124 @@
+"""What people do to a copy of a script: each test makes the edit that it names."""
+
+import importlib.util
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from conftest import ROOT, checkpoints, contents, flags_of, iterate, settings_of, skip_without_compiler
+from torch._dynamo.utils import counters
+
+
+@pytest.fixture
+def edited(tmp_path):
+    """A function that makes a copy of a script, replaces texts which it must contain, and returns it as a module."""
+
+    def edit(*edits, algo="ppo"):
+        source = (ROOT / "algos" / f"{algo}.py").read_text()
+        for old, new in edits:
+            assert source.count(old) == 1, old
+            source = source.replace(old, new)
+        path = tmp_path / f"my_{algo}.py"
+        path.write_text(source)
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    return edit
+
+
+def begun(script, algo, **settings):
+    """The script's arguments and initial state, of a few steps and of networks that compile fast."""
+    small = dict(num_steps=64, total_timesteps=640, policy_hidden=(4,))
+    small |= {} if algo == "reinforce" else dict(value_hidden=(4,))
+    args = script.Args(**settings_of(algo, **(small | settings)))
+    return args, script.State(args)
+
+
+# Where the update has its learning rates, it has everything that a schedule needs.
+RATES = "    # (9) Each network has its own norm"
+SCHEDULE = "    args = replace(args, clip_eps=torch.tensor(args.clip_eps * lr_fraction))\n"
+
+
+@pytest.mark.xdist_group("compiled")
+def test_a_schedule_as_contributing_shows_it_is_compiled_once_for_each_network(edited, monkeypatch):
+    skip_without_compiler()
+    assert SCHEDULE.strip() in (ROOT / "CONTRIBUTING.md").read_text()
+    script = edited((RATES, SCHEDULE + RATES))
+    args, state = begun(script, "ppo", compile=True)
+    torch.compiler.reset()
+    counters.clear()
+    seen, measure = [], script.measure_update
+    monkeypatch.setattr(
+        script, "measure_update", lambda args, *x: seen.append(float(args.clip_eps)) or measure(args, *x)
+    )
+    for _ in range(3):
+        iterate(script, args, state)
+    assert seen == pytest.approx([0.2, 0.18, 0.16])
+    assert counters["stats"]["unique_graphs"] == 2
+    # As a float, which is a constant of the compiled code, it is compiled again, and that works, too.
+    iterate(script, replace(args, entropy_coef=0.01), state)
+    assert counters["stats"]["unique_graphs"] == 3
+
+
+@pytest.mark.xdist_group("compiled")
+def test_reinforce_is_compiled_once_for_batches_of_all_sizes(edited):
+    skip_without_compiler()
+    script = edited(algo="reinforce")
+    args, state = begun(script, "reinforce", compile=True, num_minibatches=1, policy_epochs=1)
+    torch.compiler.reset()
+    counters.clear()
+    sizes = {len(iterate(script, args, state)[1]["obs"]) for _ in range(3)}
+    assert len(sizes) == 3 and counters["stats"]["unique_graphs"] == 1
+
+
+COUNTERS = "        self.iteration, self.global_step = 0, 0"
+
+
+def test_what_a_checkpoint_cannot_hold_is_an_error_at_the_start(edited, runs):
+    """In a process of its own, because other modules of this one may have allowed numpy's arrays."""
+    script = edited((COUNTERS, f"        self.ema = np.zeros(3)\n{COUNTERS}"))
+    command = [sys.executable, script.__file__, *flags_of("ppo", run_name="a")]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 2 and "numpy" in result.stderr and result.stderr.count("\n") == 1, result.stderr
+    assert checkpoints(runs / "runs/a") == []
+
+
+def test_what_states_docstring_allows_is_saved_and_restored(edited, runs):
+    added = "        self.number, self.tensor, self.list = 0, torch.zeros(2), []\n"
+    changed = "    state.number += 1\n    state.tensor += 1\n    state.list = [*state.list, state.number]\n"
+    step = "    state.iteration += 1\n"
+    script = edited((COUNTERS, added + COUNTERS), (step, step + changed))
+    flags = flags_of("ppo", run_name="a", checkpoint_every=1)
+    script.main(flags)
+    last = checkpoints(runs / "runs/a")[-1]
+    last.unlink()
+    script.main(flags)  # resumes from the checkpoint before
+    saved = contents(last)
+    assert saved["number"] == 3 and saved["tensor"].tolist() == [3.0, 3.0]
+    assert [saved[f"list.{i}"] for i in range(3)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("algo", ["ppo", "trpo"])
+def test_explained_variance_is_that_of_the_targets_whatever_becomes_of_the_advantages(edited, algo):
+    targets = "value_targets=advantages + old_values)\n"
+    normalize = '    batch["advantages"] = (advantages - advantages.mean()) / advantages.std()\n'
+    script = edited((targets, targets + normalize), algo=algo)
+    args, state = begun(script, algo)
+    _, batch, statistics = iterate(script, args, state)
+    targets, values = batch["value_targets"].numpy(), batch["old_values"].numpy()
+    expected = 1 - np.var(targets - values, ddof=1) / np.var(targets, ddof=1)
+    assert statistics["explained_variance"] == pytest.approx(expected, rel=1e-3, abs=1e-4)
+    assert abs(batch["advantages"].std() - 1) < 1e-3 < abs((targets - values).std() - 1)
+
+
+def test_printing_in_a_loss_works_uncompiled(edited, capsys):
+    loss = "    surrogate = torch.minimum("
+    script = edited((loss, f'    print("ratio", ratios.mean().item())\n{loss}'))
+    args, state = begun(script, "ppo")
+    iterate(script, args, state)
+    assert capsys.readouterr().out.startswith("ratio 1.0")
