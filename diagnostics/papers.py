@@ -187,6 +187,10 @@ for on in ([], ["obs-norm"], ["tanh"], ["obs-norm", "tanh"]):
     LADDER["-".join(["PPO-rates", *on])] = nine(set(on))
     LADDER["-".join(["PPO-M-rates", *on])] = (*nine(set(on)), PPO_M)
 
+# What do the eight scripts reach as they are? An agent without tables is a script at its defaults.
+SCRIPTS = "ppo ppo_m ppo_noclip trpo trpo_plus a2c reinforce vmpo".split()
+DEFAULTS = {f"{algo}.py": (algo,) for algo in SCRIPTS}
+
 # Does every diagnostic work? These runs take seconds, and what is measured of them is just enough to see that it is.
 SHORT = {"all": "--num-envs 1 --num-steps 512 --num-minibatches 4 --checkpoint-every 1 --no-compile"}
 SMOKE = {f"short-{name}": (*AGENTS[name], SHORT) for name in ("PPO", "PPO-M", "TRPO", "TRPO+")}
@@ -201,12 +205,13 @@ SMALL = [
     "landscape --grid 2 --step-pairs 64 --reward-pairs 64 --jobs 1",
     "evaluate --episodes 2 --jobs 1",
 ]
-AGENTS |= RATES | SCALING | DELTAS | ABLATION | SAMPLES | LEAVE_ONE_OUT | LADDER | SMOKE
+AGENTS |= DEFAULTS | RATES | SCALING | DELTAS | ABLATION | SAMPLES | LEAVE_ONE_OUT | LADDER | SMOKE
 
 # Experiments ---------------------------------------------------------------------------------------------------------
 
 IM_ENVS = ["Walker2d", "Hopper", "Humanoid"]
 GUIDE_ENVS = ["HalfCheetah", "Ant", "Humanoid", "Hopper"]
+SIX_ENVS = ["Hopper", "Walker2d", "HalfCheetah", "Ant", "Humanoid", "Swimmer"]
 
 
 class Experiment(NamedTuple):
@@ -259,6 +264,7 @@ EXPERIMENTS = {
     "algorithms": X("GUIDE Fig. 4, 5", "five algorithms", FIVE, EVALUATED, 3, 8 * M, GUIDE_ENVS, "v4"),
     "entropy": X("GUIDE Fig. 6", "entropy coefficients of A2C", ENTROPY, EVALUATED, 3, 8 * M, ["HalfCheetah"], "v4"),
     "epochs": X("GUIDE Fig. 7", "A2C and REINFORCE: 1, 2, 5 epochs", EPOCHS, EVALUATED, 3, M, ["HalfCheetah"], "v4"),
+    "reference": X("ours", "eight scripts at their defaults", [*DEFAULTS], seeds=10, envs=SIX_ENVS),
     "smoke": X("ours", "does every diagnostic work? seconds each", [*SMOKE], SMALL, 1, 1024, ["Hopper"]),
 }
 # fmt: on

@@ -1,0 +1,187 @@
+"""Trains the runs of a protocol that have no data yet, measures them, and keeps what protocols.py says.
+
+    python figures/train.py                                   # how many runs of each part have their line
+    python figures/train.py reference --jobs 2 --hours 2.5    # begins no run after two and a half hours
+
+As soon as a run is complete and measured, its line is appended to runs.jsonl in the protocol's folder, and the folder
+of the run is deleted. So an interruption costs the runs under way at most, and not even those if --runs-dir is still
+there, because the same command goes on from their checkpoints. Nothing here shows a return, since nobody looks before
+the last run.
+"""
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import protocols
+import tyro
+from filelock import FileLock, Timeout
+from protocols import PARTS, Key
+from tqdm import tqdm
+
+sys.path.append(str(Path(__file__).parent.parent / "diagnostics"))
+
+import experiments
+
+ROOT = Path(__file__).parent.parent
+ONE_CORE = os.environ | dict(OMP_NUM_THREADS="1", TORCHINDUCTOR_COMPILE_THREADS="1")
+RUNNING, LOCK, STOPPING = set(), threading.Lock(), threading.Event()
+
+
+@dataclass(frozen=True)
+class Args:
+    part: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="PART")] = ""
+    """which runs; without it, all parts are listed"""
+    jobs: int = 1
+    """number of runs that train at the same time, one a core"""
+    hours: float = float("inf")
+    """begin no run later than this, and end when those under way are complete"""
+    runs_dir: Path = Path("runs")
+    """folder of the runs under way and of their logs"""
+
+
+class Job(NamedTuple):
+    key: Key
+    command: list[str]
+    folder: Path
+    log: Path
+
+
+class Failed(Exception):
+    """A command did not succeed. The run gets no line, and the next call tries it again."""
+
+
+# Jobs ----------------------------------------------------------------------------------------------------------------
+
+
+def jobs_of(name: str, runs_dir: Path) -> list[Job]:
+    """Returns what trains each run of a part."""
+    part, logs = PARTS[name], runs_dir / "logs"
+    if part.trained_by:
+        jobs = []
+        for agent, env_id, seed in protocols.planned(name):
+            folder = runs_dir / f"{env_id}__{agent}__seed{seed}"
+            words = [sys.executable, str(ROOT / part.trained_by), "--env-id", env_id, "--seed", str(seed)]
+            jobs.append(Job((agent, env_id, seed), [*words, "--out", str(folder)], folder, logs / f"{folder.name}.log"))
+        return jobs
+    words = [part.experiment, "--first-seed", str(part.seeds[0]), "--seeds", str(part.seeds[-1])]
+    words += ["--runs-dir", str(runs_dir), "--out", str(runs_dir)]
+    words += ["--envs", *part.envs] if part.envs else []
+    runs = experiments.make_runs(experiments.read_arguments(words), experiments.EXPERIMENTS[part.experiment])
+    return [Job((x.agent, x.args.env_id, x.args.seed), x.command, x.folder, x.log) for x in runs]
+
+
+def call(command: list[str], log: Path) -> int:
+    """Runs a command to its end, with its output in the log, and returns its status."""
+    with log.open("a") as file:
+        print(shlex.join(command), file=file, flush=True)
+        with LOCK:
+            if STOPPING.is_set():
+                raise Failed("interrupted")
+            process = subprocess.Popen(command, stdout=file, stderr=file, env=ONE_CORE)
+            RUNNING.add(process)
+        status = process.wait()
+        with LOCK:
+            RUNNING.remove(process)
+    return status
+
+
+def stopped_by_a_number(log: Path) -> bool:
+    """Answers whether training ended because a number was not finite. Such a run counts with what it has."""
+    return "not finite" in " ".join(log.read_text(errors="replace").splitlines()[-2:])
+
+
+def measure(job: Job, part: protocols.Part) -> dict[str, list[dict[str, Any]]]:
+    """Measures the run's checkpoints as its record says, and returns the rows by the name of their file."""
+    out, rows = job.folder / "measured", {}
+    calls = [x.split() for x in experiments.EXPERIMENTS[part.experiment].results]
+    commands = [[str(ROOT / "diagnostics" / f"{x}.py"), *options] for x, *options in calls if x != "rewards"]
+    if part.script:
+        path, *options = part.script.split()
+        commands.append([str(ROOT / path), *options])
+    for script, *options in commands:
+        words = [sys.executable, script, str(job.folder), "--jobs", "1", "--out", str(out), *options]
+        if status := call(words, job.log):
+            raise Failed(f"{Path(script).name} ended with status {status}: {job.log}")
+    for path in sorted(out.glob("*.jsonl")):
+        rows[path.stem] = protocols.read_lines(path)
+    return rows
+
+
+def train(job: Job, part: protocols.Part) -> dict[str, Any]:
+    """Trains a run, measures it and returns its line."""
+    status = call(job.command, job.log)
+    if status and not stopped_by_a_number(job.log):
+        raise Failed(f"training ended with status {status}: {job.log}")
+    agent, env_id, seed = job.key
+    line = dict(agent=agent, env_id=env_id, seed=seed) | protocols.summarize(job.folder, part)
+    rows = {} if line["stopped"] else measure(job, part)
+    return protocols.short(line | (dict(rows=rows) if rows else {}))
+
+
+# Main ----------------------------------------------------------------------------------------------------------------
+
+
+def run_all(name: str, args: Args) -> int:
+    """Trains what is missing, and returns how many runs failed."""
+    jobs, have, failed = jobs_of(name, args.runs_dir), protocols.kept(name), 0
+    assert [job.key for job in jobs] == protocols.planned(name), "the experiment's runs are not those of the plan"
+    missing, end = [job for job in jobs if job.key not in have], time.monotonic() + 3600 * args.hours
+
+    def in_time(job: Job) -> dict[str, Any] | None:
+        return train(job, PARTS[name]) if time.monotonic() < end and not STOPPING.is_set() else None
+
+    bar = tqdm(
+        desc=name, initial=len(have), total=len(jobs), unit="run", mininterval=0.1 if sys.stderr.isatty() else 60
+    )
+    with ThreadPoolExecutor(args.jobs) as pool, bar:
+        futures = {pool.submit(in_time, job): job for job in missing}
+        try:
+            for future in as_completed(futures):
+                job = futures[future]
+                try:
+                    line = future.result()
+                except Failed as error:
+                    failed += 1
+                    bar.write(f"train.py: {', '.join(map(str, job.key))}: {error}", file=sys.stderr)
+                    continue
+                if line:
+                    protocols.append(protocols.path_of(name), line)
+                    shutil.rmtree(job.folder)
+                    job.log.unlink()
+                    bar.update()
+        except BaseException:  # an interruption, or an error of ours: what runs ends, and what waits does not begin
+            with LOCK:
+                STOPPING.set()
+                for process in RUNNING:
+                    process.terminate()
+            raise
+    return failed
+
+
+def main(argv: list[str] | None = None) -> None:
+    args = tyro.cli(Args, args=argv, description=__doc__)
+    if not args.part:
+        for name in PARTS:
+            print(f"{name:<16} {len(protocols.kept(name)):>4} of {len(protocols.planned(name)):>4} runs")
+        return
+    if args.part not in PARTS:
+        sys.exit(f"train.py: there is no part {args.part}; they are {', '.join(PARTS)}")
+    (args.runs_dir / "logs").mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(args.runs_dir / f"{args.part}.lock", timeout=0):
+            raise SystemExit(int(run_all(args.part, args) > 0))
+    except Timeout:
+        sys.exit(f"train.py: another process trains {args.part} in {args.runs_dir}")
+
+
+if __name__ == "__main__":
+    experiments.runs.run_program(main)
