@@ -30,12 +30,23 @@ class Part(NamedTuple):
     trained_by: str = ""  # what trains the one agent of a record that names no script of algos/
     logged: tuple[str, ...] = ("episodic_return", "mean_kl")  # what is kept of training's log
     points: int = 100  # equal parts of training, of which each keeps a mean
+    every: int = 0  # where it is not 0, the values of iterations 0, every, 2 every, ... are kept instead
+    dropped: tuple[str, ...] = ()  # what is left out of the diagnostics' rows
 
 
 PARTS = {
     "reference": Part("reference", "reference", range(1, 11)),
     "sb3-ppo": Part("reference", "reference", range(1, 6), ("Hopper", "Walker2d", "HalfCheetah"),
                     trained_by="figures/reference/sb3_ppo.py", logged=("episodic_return",)),
+    "ten-seeds": Part("ten-seeds", "ten_seeds", range(401, 411), every=25,
+                      logged=("episodic_return", "mean_kl", "max_kl", "max_ratio")),
+    "value-clip": Part("value-clip", "value_clip", range(401, 411), script="figures/value_clip/spread.py"),
+    "batches": Part("batches", "gains_add_up", range(401, 411),
+                    script="figures/gains_add_up/measure.py --checkpoints 150 300 --arms few recipe"),
+    "surfaces": Part("surfaces", "landscapes", range(401, 402), dropped=("returns",)),
+    "surfaces-humanoid": Part("surfaces-humanoid", "landscapes", range(401, 402), dropped=("returns",)),
+    "algorithms": Part("algorithms", "algorithms", range(1, 4), ("Hopper", "Ant", "Humanoid")),
+    "algorithms-halfcheetah": Part("algorithms", "algorithms", range(3, 4), ("HalfCheetah",)),
 }  # fmt: skip
 
 
@@ -93,12 +104,12 @@ def append(path: Path, line: dict[str, Any]) -> None:
 # What is kept of a run -----------------------------------------------------------------------------------------------
 
 
-def short(x: Any) -> Any:
-    """Returns the same with six digits of each number."""
+def short(x: Any, dropped: tuple[str, ...] = ()) -> Any:
+    """Returns the same with six digits of each number, and without what is dropped."""
     if isinstance(x, dict):
-        return {name: short(y) for name, y in x.items()}
+        return {name: short(y, dropped) for name, y in x.items() if name not in dropped}
     if isinstance(x, list | tuple):
-        return [short(y) for y in x]
+        return [short(y, dropped) for y in x]
     return float(f"{x:.6g}") if isinstance(x, float) else x
 
 
@@ -124,10 +135,21 @@ def summarize(folder: Path, part: Part) -> dict[str, Any]:
     line = dict(algo=config["algo"], script=config["script"][:8], versions=config["versions"])
     line |= dict(processor=config.get("processor"), steps=steps, stopped=steps < planned_steps)
     line |= dict(final=np.mean(returns[-5:]).item(), first=np.mean(returns[:5]).item())
+    if part.every:
+        return line | {name: [float(x[name]) if x[name] else None for x in rows[:: part.every]] for name in part.logged}
     return line | {name: thinned(rows, name, planned_steps, part.points) for name in part.logged}
 
 
 # What the analyses read ----------------------------------------------------------------------------------------------
+
+
+def rows_of(lines: Iterable[dict[str, Any]], diagnostic: str) -> list[dict[str, Any]]:
+    """Returns a diagnostic's rows of all runs. Each says whose it is."""
+    rows = []
+    for line in lines:
+        about = dict(env_id=line["env_id"], agent=line["agent"], algo=line["algo"], run_seed=line["seed"])
+        rows += [row | about for row in line["rows"][diagnostic]]
+    return rows
 
 
 def by_agent(lines: Iterable[dict[str, Any]], name: str = "final") -> dict[str, dict[str, np.ndarray]]:

@@ -38,8 +38,8 @@ RUNNING, LOCK, STOPPING = set(), threading.Lock(), threading.Event()
 
 @dataclass(frozen=True)
 class Args:
-    part: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="PART")] = ""
-    """which runs; without it, all parts are listed"""
+    parts: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="PART ...")] = ()
+    """whose runs are trained, one part after the other; without any, all parts are listed"""
     jobs: int = 1
     """number of runs that train at the same time, one a core"""
     hours: float = float("inf")
@@ -49,6 +49,7 @@ class Args:
 
 
 class Job(NamedTuple):
+    part: str
     key: Key
     command: list[str]
     folder: Path
@@ -70,13 +71,16 @@ def jobs_of(name: str, runs_dir: Path) -> list[Job]:
         for agent, env_id, seed in protocols.planned(name):
             folder = runs_dir / f"{env_id}__{agent}__seed{seed}"
             words = [sys.executable, str(ROOT / part.trained_by), "--env-id", env_id, "--seed", str(seed)]
-            jobs.append(Job((agent, env_id, seed), [*words, "--out", str(folder)], folder, logs / f"{folder.name}.log"))
+            words += ["--out", str(folder)]
+            jobs.append(Job(name, (agent, env_id, seed), words, folder, logs / f"{folder.name}.log"))
         return jobs
     words = [part.experiment, "--first-seed", str(part.seeds[0]), "--seeds", str(part.seeds[-1])]
     words += ["--runs-dir", str(runs_dir), "--out", str(runs_dir)]
     words += ["--envs", *part.envs] if part.envs else []
     runs = experiments.make_runs(experiments.read_arguments(words), experiments.EXPERIMENTS[part.experiment])
-    return [Job((x.agent, x.args.env_id, x.args.seed), x.command, x.folder, x.log) for x in runs]
+    jobs = [Job(name, (x.agent, x.args.env_id, x.args.seed), x.command, x.folder, x.log) for x in runs]
+    assert [job.key for job in jobs] == protocols.planned(name), "the experiment's runs are not those of the plan"
+    return jobs
 
 
 def call(command: list[str], log: Path) -> int:
@@ -99,9 +103,9 @@ def stopped_by_a_number(log: Path) -> bool:
     return "not finite" in " ".join(log.read_text(errors="replace").splitlines()[-2:])
 
 
-def measure(job: Job, part: protocols.Part) -> dict[str, list[dict[str, Any]]]:
+def measure(job: Job) -> dict[str, list[dict[str, Any]]]:
     """Measures the run's checkpoints as its record says, and returns the rows by the name of their file."""
-    out, rows = job.folder / "measured", {}
+    part, out, rows = PARTS[job.part], job.folder / "measured", {}
     calls = [x.split() for x in experiments.EXPERIMENTS[part.experiment].results]
     commands = [[str(ROOT / "diagnostics" / f"{x}.py"), *options] for x, *options in calls if x != "rewards"]
     if part.script:
@@ -116,32 +120,31 @@ def measure(job: Job, part: protocols.Part) -> dict[str, list[dict[str, Any]]]:
     return rows
 
 
-def train(job: Job, part: protocols.Part) -> dict[str, Any]:
+def train(job: Job) -> dict[str, Any]:
     """Trains a run, measures it and returns its line."""
     status = call(job.command, job.log)
     if status and not stopped_by_a_number(job.log):
         raise Failed(f"training ended with status {status}: {job.log}")
-    agent, env_id, seed = job.key
+    part, (agent, env_id, seed) = PARTS[job.part], job.key
     line = dict(agent=agent, env_id=env_id, seed=seed) | protocols.summarize(job.folder, part)
-    rows = {} if line["stopped"] else measure(job, part)
-    return protocols.short(line | (dict(rows=rows) if rows else {}))
+    if not line["stopped"] and (rows := measure(job)):
+        line["rows"] = protocols.short(rows, part.dropped)
+    return protocols.short(line)
 
 
 # Main ----------------------------------------------------------------------------------------------------------------
 
 
-def run_all(name: str, args: Args) -> int:
-    """Trains what is missing, and returns how many runs failed."""
-    jobs, have, failed = jobs_of(name, args.runs_dir), protocols.kept(name), 0
-    assert [job.key for job in jobs] == protocols.planned(name), "the experiment's runs are not those of the plan"
-    missing, end = [job for job in jobs if job.key not in have], time.monotonic() + 3600 * args.hours
+def train_all(args: Args) -> int:
+    """Trains the runs that have no line yet, and returns how many of them failed."""
+    jobs = [job for name in args.parts for job in jobs_of(name, args.runs_dir)]
+    missing = [job for job in jobs if job.key not in protocols.kept(job.part)]
+    end, failed, seconds = time.monotonic() + 3600 * args.hours, 0, 0.1 if sys.stderr.isatty() else 60
+    bar = tqdm(initial=len(jobs) - len(missing), total=len(jobs), unit="run", mininterval=seconds)
 
     def in_time(job: Job) -> dict[str, Any] | None:
-        return train(job, PARTS[name]) if time.monotonic() < end and not STOPPING.is_set() else None
+        return train(job) if time.monotonic() < end and not STOPPING.is_set() else None
 
-    bar = tqdm(
-        desc=name, initial=len(have), total=len(jobs), unit="run", mininterval=0.1 if sys.stderr.isatty() else 60
-    )
     with ThreadPoolExecutor(args.jobs) as pool, bar:
         futures = {pool.submit(in_time, job): job for job in missing}
         try:
@@ -154,7 +157,7 @@ def run_all(name: str, args: Args) -> int:
                     bar.write(f"train.py: {', '.join(map(str, job.key))}: {error}", file=sys.stderr)
                     continue
                 if line:
-                    protocols.append(protocols.path_of(name), line)
+                    protocols.append(protocols.path_of(job.part), line)
                     shutil.rmtree(job.folder)
                     job.log.unlink()
                     bar.update()
@@ -169,18 +172,19 @@ def run_all(name: str, args: Args) -> int:
 
 def main(argv: list[str] | None = None) -> None:
     args = tyro.cli(Args, args=argv, description=__doc__)
-    if not args.part:
+    if not args.parts:
         for name in PARTS:
-            print(f"{name:<16} {len(protocols.kept(name)):>4} of {len(protocols.planned(name)):>4} runs")
+            print(f"{name:<24} {len(protocols.kept(name)):>4} of {len(protocols.planned(name)):>4} runs")
         return
-    if args.part not in PARTS:
-        sys.exit(f"train.py: there is no part {args.part}; they are {', '.join(PARTS)}")
+    if unknown := [name for name in args.parts if name not in PARTS]:
+        experiments.runs.stop(f"there is no part {', '.join(unknown)}; they are {', '.join(PARTS)}")
     (args.runs_dir / "logs").mkdir(parents=True, exist_ok=True)
     try:
-        with FileLock(args.runs_dir / f"{args.part}.lock", timeout=0):
-            raise SystemExit(int(run_all(args.part, args) > 0))
+        with FileLock(args.runs_dir / "train.lock", timeout=0):
+            failed = train_all(args)
     except Timeout:
-        sys.exit(f"train.py: another process trains {args.part} in {args.runs_dir}")
+        experiments.runs.stop(f"another process trains in {args.runs_dir}")
+    raise SystemExit(1 if failed else 0)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from itertools import product
 
 import numpy as np
 import papers
@@ -12,6 +13,7 @@ from scipy import stats
 sys.path.insert(0, str(ROOT / "figures"))
 
 import claims
+import estimates
 import protocols
 import rewards
 import train
@@ -138,3 +140,102 @@ def test_the_reference_finds_what_was_put_in(monkeypatch):
     for picture, end in (("curves", 1), ("minutes", 3)):
         axis = x.PICTURES[picture]().axes[0]
         assert len(axis.lines) == 9 and axis.lines[0].get_xdata()[-1] == pytest.approx(0.995 * end)
+
+
+def test_how_wide_a_value_clip_must_be(monkeypatch):
+    """Returns rise by 500 with each factor of e, and V has a standard deviation of 40 on Hopper and 80 on Walker2d."""
+    rng, unit = np.random.default_rng(0), dict(Hopper=40.0, Walker2d=80.0)
+    rise = lambda eps: 1000 + 500 * np.log(eps / 0.2)
+
+    def number(agent, place, seed):
+        eps = agent.rpartition("-")[2]
+        final = rise(float(eps)) if eps != "unscaled" else 3000
+        rows = [dict(iteration=i, values=unit[place] + x, targets=1.0) for i, x in ((100, -3), (200, 3))]
+        return dict(algo="ppo", final=final + rng.normal(0, 20), rows=dict(spread=rows))
+
+    x = fresh("value_clip", monkeypatch, value_clip=made_up("value-clip", number))
+    old = {"PPO-unscaled-clip": 1000, "PPO-unscaled-wide-clip": 3000, "PPO-unscaled": 3000}
+    old = {name: level + rng.normal(0, 20, 10) for name, level in old.items()}
+    monkeypatch.setattr(claims.room("nine").runs, "of", lambda place: old)
+    for place in unit:
+        assert len(x.finals(place)["off"]) == 20 and x.spread(place).mean == pytest.approx(unit[place])
+        low, high = x.half_way(place)["interval"]
+        exact = 0.2 * np.exp(1000 / 500)  # half of 2,000, between 0.6 and 2
+        assert low < exact < high < 1.2 * low and x.least_not_seen_to_harm(place) == "wide"
+        assert x.in_spreads(place)["mean"] == pytest.approx(exact / unit[place], rel=0.05)
+    assert x.agree() and len(x.primary()) == 6 and not x.no_harm_that_matters("Hopper", "7")
+    assert x.PICTURES["dose"]().axes[0].lines[0].get_xdata()[0] == pytest.approx(0.2 / 40)
+    rows = list(x.table_of_widths())
+    assert {len(row) for row in rows} == {7}
+    assert [row[0] for row in rows[1:]] == ["0.2", "0.6", "2", "7", "wide", "off", "half-way"]
+    means, widths = np.array([[0.0, 4, 1, 8], [0, 1, 2, 3]]), np.array([0.0, 1, 2, 3])
+    assert x.crossing(means, widths, np.array([2.0, 9])) == pytest.approx([0.5, 3])  # the first one, or none
+
+
+def test_ten_seeds_judge_the_claims(monkeypatch):
+    rng = np.random.default_rng(0)
+    cosines = lambda mean: {"value network": [dict(mean=mean + rng.normal(0, 0.01)), dict(mean=0.9)]}
+    update = {("TRPO", 2048): -50, ("TRPO", 50_000): 300, ("CL-PPO", 2048): 0, ("CL-PPO", 50_000): 60}
+
+    def number(agent, place, seed):
+        bound, kl = dict(Hopper=0.13, Walker2d=0.04)[place], np.full(20, 0.1 if place == "Hopper" else 0.03)
+        kl = kl * (1 - 0.5 * np.abs(np.arange(20) - 9.5) / 9.5 if agent == "CL-PPO" else np.linspace(0.5, 0.9, 20))
+        kl = kl * np.exp(rng.normal(0, 0.02)) * (2 if (agent, place) == ("PPO-M", "Walker2d") else 1)
+        ratio = np.full(20, dict([("CL-PPO", 2.0), ("PPO-M", 3.0)]).get(agent, 5.0)) + rng.normal(0, 0.1)
+        log = dict(mean_kl=[*kl], max_kl=[bound * (300 + rng.normal(0, 9))] * 20, max_ratio=[*ratio])
+        gradient, value, trust, steps = [], [], [], []
+        for at in (0, 150, 300, 450):
+            scale = dict(grad_sq=1.0 if at else 3.0, trace=2048 * np.exp(rng.normal(0, 0.05)))
+            of = dict(pairs=[2048, 10_240], variance=cosines(0.03), convergence=cosines(0.3))
+            gradient.append(dict(iteration=at, noise_scale={"value network": scale}) | of)
+            trust.append(dict(iteration=at, heldout=dict(mean_kl=bound * (0.9 + rng.normal(0, 0.02)))))
+        for at in (150, 300, 450):
+            errors = dict(heldout_gae=0.05, heldout_released=0.4, train_released=0.3)
+            errors = {x: dict(mean=y + rng.normal(0, 0.01), by_distance=[]) for x, y in errors.items()}
+            errors["heldout_released"]["by_distance"] = [dict(steps=None, mean=0.1), dict(steps=[1, 1], mean=9.0)]
+            value.append(dict(iteration=at) | errors)
+        for at, pairs in product((150, 300), (2048, 50_000)):
+            mean = update.get((agent, pairs), 5) + rng.normal(0, 20)
+            steps.append(dict(iteration=at, step_pairs=pairs, changes=[dict(mean=mean - 1), dict(mean=mean + 1)]))
+        rows = dict(gradient=gradient, value=value, trust_region=trust, updates=steps)
+        return dict(algo="ppo", final=1.0 + seed, rows=rows) | log
+
+    x = fresh("ten_seeds", monkeypatch, ten_seeds=made_up("ten-seeds", number))
+    cells = x.judged_together()
+    refuted = {
+        ("BLOG: PPO-M does not keep the KL small", "Hopper"),
+        ("IM: PPO and PPO-M keep the KL small", "Walker2d"),
+    }
+    refuted |= {("CL: V's error is small on training pairs", place) for place in x.PLACES}
+    for name, place in product(x.CLAIMS, x.PLACES):
+        expected = claims.NOT if (name, place) in refuted else claims.HOLDS
+        cell = cells[name][place]
+        assert (cell.verdict, cell.holm, cell.seeds) == (expected, True, 10), (name, place)
+    assert cells["BLOG: the optimizations keep the ratio nearer"]["Hopper"].p == 2 / 2**10  # the same in all seeds
+    assert x.off_by_half_where_nothing_is_cut()["Hopper"].mean == pytest.approx(0.1)
+    verdicts = {x.update(*y): x.verdict_on_updates(*y, "Hopper") for y in x.CLAIMED}
+    expected = {"TRPO, 2,048 pairs": claims.HOLDS, "TRPO, 50,000 pairs": claims.HOLDS, "PPO, 50,000 pairs": claims.NOT}
+    assert expected.items() <= verdicts.items() and verdicts["PPO, 2,048 pairs"] == claims.UNCLEAR
+    assert x.more_pairs()["TRPO, 50,000 − 2,048 pairs"]["Hopper"].mean == pytest.approx(350, abs=20)
+    assert len(list(x.final_returns())) == 3
+
+
+def test_whether_batches_add_up_with_small_minibatches(monkeypatch):
+    off = {seed: 10.0 * (seed - 405.5) for seed in range(401, 411)}
+
+    def number(agent, place, seed):
+        rows = []
+        for at in (150, 300):
+            gain = (at - 225) + off[seed]
+            arm = lambda level: dict(returns=[level - 1, level + 1], iterations=[])
+            rows.append(dict(iteration=at, before=[500.0], few=arm(700.0), recipe=arm(900.0 + gain)))
+        return dict(algo="ppo", rows=dict(gains_add_up=rows))
+
+    x = fresh("gains_add_up", monkeypatch, batches=made_up("batches", number))
+    [[_, of]] = x.with_minibatches_of_64().items()
+    assert [y.mean for y in of.values()] == pytest.approx([200] * 3) and of["Hopper"].seeds == 10
+    assert of["Hopper"].interval() == pytest.approx(estimates.Estimate([[200 + y for y in off.values()]]).interval())
+    assert x.gained_by_new_runs()["R(recipe) − R(0)"]["both"].mean == pytest.approx(400)
+    old, both = x.effect("many - few")["both"], x.of_the_minibatches()
+    assert both.mean == pytest.approx(200 - old.mean)
+    assert both.error == pytest.approx(np.hypot(of["both"].error, old.error))
