@@ -43,10 +43,10 @@ PARTS = {
     "value-clip": Part("value-clip", "value_clip", range(401, 411), script="figures/value_clip/spread.py"),
     "batches": Part("batches", "gains_add_up", range(401, 411),
                     script="figures/gains_add_up/measure.py --checkpoints 150 300 --arms few recipe"),
-    "surfaces": Part("surfaces", "landscapes", range(401, 402), dropped=("returns",)),
-    "surfaces-humanoid": Part("surfaces-humanoid", "landscapes", range(401, 402), dropped=("returns",)),
-    "algorithms": Part("algorithms", "algorithms", range(1, 4), ("Hopper", "Ant", "Humanoid")),
-    "algorithms-halfcheetah": Part("algorithms", "algorithms", range(3, 4), ("HalfCheetah",)),
+    "surfaces": Part("surfaces", "surfaces", range(401, 402), dropped=("returns",)),
+    "surfaces-humanoid": Part("surfaces-humanoid", "surfaces", range(401, 402), dropped=("returns",)),
+    "algorithms": Part("algorithms", "guide", range(1, 4), ("Hopper", "Ant", "Humanoid")),
+    "algorithms-halfcheetah": Part("algorithms", "guide", range(3, 4), ("HalfCheetah",)),
 }  # fmt: skip
 
 

@@ -239,3 +239,63 @@ def test_whether_batches_add_up_with_small_minibatches(monkeypatch):
     old, both = x.effect("many - few")["both"], x.of_the_minibatches()
     assert both.mean == pytest.approx(200 - old.mean)
     assert both.error == pytest.approx(np.hypot(of["both"].error, old.error))
+
+
+def test_guides_five_algorithms(monkeypatch):
+    levels = {"GUIDE-PPO": 5000.0, "REINFORCE": 500.0}
+
+    def number(agent, place, seed):
+        level = levels.get(agent, 4000.0) + seed
+        rows = [dict(global_step=m * 999_424, returns=dict(mean=level * m / 8)) for m in range(9)]
+        return dict(algo="ppo", rows=dict(evaluate=rows), mean_kl=[9.0] * 12 + [0.01 * 2.0 ** (seed - 2)] * 88)
+
+    parts = {x.replace("-", "_"): made_up(x, number) for x in ("algorithms", "algorithms-halfcheetah")}
+    x = fresh("guide", monkeypatch, **parts)
+    at_8m, at_1m = (x.from_the_table()[f"PPO − printed, {m}M steps"] for m in (8, 1))
+    assert (at_8m["Hopper"].mean, at_8m["Hopper"].seeds) == (5002 - 2616, 3)
+    assert at_1m["Ant"].mean == pytest.approx(5002 / 8 - 1258)
+    old = claims.room("algorithms").returns()["PPO"][8]
+    assert at_8m["HalfCheetah"].mean == pytest.approx(np.mean([*old, 5003]) - 6414)
+    assert x.from_ppo()["PPO − A2C, 8M steps"]["Humanoid"].mean == 1000
+    rows = {row[0]: row[1:] for row in x.table_of_the_end()}
+    assert rows["REINFORCE"][1] == "502 (501 to 503)" and rows["PPO"][5] == "0.010"  # KL after 1M, geometric mean
+    assert len(x.drawn_returns().axes) == len(x.drawn_kls().axes) == 4
+
+
+def test_surfaces(monkeypatch):
+    """The surrogate ranks the points as the reward does for PPO, and the other way round for TRPO."""
+    rng, ticks = np.random.default_rng(0), (0.0, 0.5, 1.0, 3.0)
+
+    def points(agent, pairs, noise):
+        found = []
+        for size, a, b in product(pairs, ticks, ticks):
+            reward = a - 2 * b
+            surrogate = reward if agent == "CL-PPO" else -reward
+            found.append(
+                dict(step_pairs=size, step=a, random=b, mean=reward + rng.normal(0, noise), surrogate=surrogate)
+            )
+        return found
+
+    def number(agent, place, seed):
+        rows = [
+            dict(iteration=at, reward_pairs=20_000, points=points(agent, (2000, 50_000), 0.1))
+            for at in (0, 150, 300, 450)
+        ]
+        for size, noise in ((2000, 30.0), (100_000, 0.01)):
+            rows += [dict(iteration=at, reward_pairs=size, points=points(agent, (2000,), noise)) for at in (150, 300)]
+        return dict(algo="ppo", rows=dict(landscape=rows))
+
+    x = fresh(
+        "surfaces",
+        monkeypatch,
+        surfaces=made_up("surfaces", number),
+        surfaces_humanoid=made_up("surfaces-humanoid", number),
+    )
+    assert x.agreement("Hopper", "CL-PPO", 0, 50_000) > 0.95 and x.agreement("Hopper", "TRPO", 450, 2000) < -0.95
+    assert (
+        x.concentration("Walker2d", "TRPO", 300, 20_000) > 0.95 > 0.6 > x.concentration("Walker2d", "TRPO", 300, 2000)
+    )
+    of = x.surface("Humanoid", "TRPO", 300, 2000, 20_000)
+    assert of["surrogate"][1, 3] == -(ticks[1] - 2 * ticks[3])  # the step along the rows
+    assert len(list(x.table_of_agreement())) == len(list(x.table_of_concentration())) == 9
+    assert len(x.PICTURES["humanoid"]().axes) == 2 * 8  # with a bar of colours each
