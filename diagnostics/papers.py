@@ -187,6 +187,16 @@ for on in ([], ["obs-norm"], ["tanh"], ["obs-norm", "tanh"]):
     LADDER["-".join(["PPO-rates", *on])] = nine(set(on))
     LADDER["-".join(["PPO-M-rates", *on])] = (*nine(set(on)), PPO_M)
 
+# From which width on does a value clip do no harm? A width has the units of the values.
+DOSES = {"PPO-unscaled": SCALING["PPO-unscaled"]}
+for eps in ("0.6", "2", "7"):
+    flags = {"all": f"--no-reward-scale --value-clip --value-clip-eps {eps}"}
+    DOSES[f"PPO-unscaled-clip-{eps}"] = (*AGENTS["PPO"], flags)
+
+# What do the eight scripts reach as they are? An agent without tables is a script at its defaults.
+SCRIPTS = "ppo ppo_m ppo_noclip trpo trpo_plus a2c reinforce vmpo".split()
+DEFAULTS = {f"{algo}.py": (algo,) for algo in SCRIPTS}
+
 # Does every diagnostic work? These runs take seconds, and what is measured of them is just enough to see that it is.
 SHORT = {"all": "--num-envs 1 --num-steps 512 --num-minibatches 4 --checkpoint-every 1 --no-compile"}
 SMOKE = {f"short-{name}": (*AGENTS[name], SHORT) for name in ("PPO", "PPO-M", "TRPO", "TRPO+")}
@@ -201,12 +211,13 @@ SMALL = [
     "landscape --grid 2 --step-pairs 64 --reward-pairs 64 --jobs 1",
     "evaluate --episodes 2 --jobs 1",
 ]
-AGENTS |= RATES | SCALING | DELTAS | ABLATION | SAMPLES | LEAVE_ONE_OUT | LADDER | SMOKE
+AGENTS |= DEFAULTS | DOSES | RATES | SCALING | DELTAS | ABLATION | SAMPLES | LEAVE_ONE_OUT | LADDER | SMOKE
 
 # Experiments ---------------------------------------------------------------------------------------------------------
 
 IM_ENVS = ["Walker2d", "Hopper", "Humanoid"]
 GUIDE_ENVS = ["HalfCheetah", "Ant", "Humanoid", "Hopper"]
+SIX_ENVS = ["Hopper", "Walker2d", "HalfCheetah", "Ant", "Humanoid", "Swimmer"]
 
 
 class Experiment(NamedTuple):
@@ -229,6 +240,18 @@ EPOCHS = ["A2C", "A2C-2-epochs", "A2C-5-epochs", "REINFORCE", "REINFORCE-2-epoch
 DEFINED = ["PPO-M", "PPO-M-defined", "TRPO", "TRPO-defined"]
 TWO = ["Hopper", "Walker2d"]
 FOUR_DELTAS = ["TRPO", "TRPO+", *DELTAS]
+MEASURES = [
+    "gradient --checkpoints 0 150 300 450 --pairs 10_240 --true-pairs 90_000",
+    "value --checkpoints 150 300 450",
+    "trust_region --checkpoints 0 150 300 450",
+    "steps --checkpoints 150 300 --rewards 8 --step-pairs 2048 50_000",
+]
+SURFACES = [
+    "landscape --checkpoints 0 150 300 450 --step-pairs 2000 50_000 --reward-pairs 20_000",
+    "landscape --checkpoints 150 300 --step-pairs 2000 --reward-pairs 2000",
+    "landscape --checkpoints 150 300 --step-pairs 2000 --reward-pairs 100_000",
+]
+ONE_SURFACE = ["landscape --checkpoints 300 --step-pairs 2000 50_000 --reward-pairs 20_000"]
 X = Experiment
 
 # What follows -- goes to an experiment's first diagnostic. CL's sample sizes are, for `gradients` and for `landscapes`:
@@ -259,6 +282,14 @@ EXPERIMENTS = {
     "algorithms": X("GUIDE Fig. 4, 5", "five algorithms", FIVE, EVALUATED, 3, 8 * M, GUIDE_ENVS, "v4"),
     "entropy": X("GUIDE Fig. 6", "entropy coefficients of A2C", ENTROPY, EVALUATED, 3, 8 * M, ["HalfCheetah"], "v4"),
     "epochs": X("GUIDE Fig. 7", "A2C and REINFORCE: 1, 2, 5 epochs", EPOCHS, EVALUATED, 3, M, ["HalfCheetah"], "v4"),
+    "ten-seeds": X("IM, CL, TPG", "steps, estimates and values, ten seeds", ["CL-PPO", "PPO-M", "TRPO"], MEASURES,
+                   10, envs=TWO),
+    "value-clip": X("ours", "how wide must a value clip be?", [*DOSES], seeds=10, envs=TWO, version="v4"),
+    "batches": X("ours", "do gains of larger batches add up?", ["ppo.py"], seeds=10, envs=TWO),
+    "surfaces": X("CL Fig. 5-7, 13-20", "is the reward's surface the surrogate's?", ["CL-PPO", "TRPO"], SURFACES, 1,
+                  envs=TWO),
+    "surfaces-humanoid": X("CL Fig. 19, 20", "and Humanoid's?", ["CL-PPO", "TRPO"], ONE_SURFACE, 1, envs=["Humanoid"]),
+    "reference": X("ours", "eight scripts at their defaults", [*DEFAULTS], seeds=10, envs=SIX_ENVS),
     "smoke": X("ours", "does every diagnostic work? seconds each", [*SMOKE], SMALL, 1, 1024, ["Hopper"]),
 }
 # fmt: on

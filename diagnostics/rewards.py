@@ -3,6 +3,7 @@ intervals over seeds.
 
     python diagnostics/rewards.py runs/* --out results
     python diagnostics/rewards.py runs/Hopper-v5__ppo__* --paired --out results
+    python diagnostics/rewards.py runs/my_ppo* --against figures/reference/runs.jsonl    # are mine as good?
 
 Runs whose arguments differ only in environment and seed are runs of one setting. Its label is the algorithm and the
 flags that distinguish it from the algorithm's other settings here, except those that are the script's defaults. The
@@ -42,6 +43,9 @@ class Args:
     """labels of your own, one for each run in order; runs with the same label are one setting in an environment"""
     paired: bool = False
     """show what each on/off argument is worth: differences, by seed, between settings that differ in it alone"""
+    against: Path | None = None
+    """compare with the runs of this file, figures/reference/runs.jsonl, which are our scripts at their defaults: with
+    those of the same script in the same environment, or of all scripts where it has none of yours"""
     kl: bool = False
     """also draw the mean KL of each iteration, as training logged it; the JSON has the largest of each run, too"""
     out: Path | None = None
@@ -153,6 +157,60 @@ def paired_differences(settings: Settings, lacking: list[str]) -> list[dict[str,
     return found
 
 
+def read_reference(path: Path) -> list[dict[str, Any]]:
+    """Returns the runs of a file of figures/, a line each."""
+    try:
+        lines = [json.loads(line) for line in runs.read_file(path).splitlines()]
+        [(x["agent"], x["algo"], x["env_id"], x["steps"], x["final"], x["episodic_return"]) for x in lines]
+    except (ValueError, KeyError, TypeError):
+        runs.stop(f"--against {path}: not a file of runs, as figures/reference/runs.jsonl is")
+    return lines
+
+
+def reached(line: dict[str, Any], steps: int) -> float | None:
+    """Returns the final reward of a run of the reference, or of one that is longer than so many steps, its mean return
+    in the part in which they end, which has about as many episodes. It is None where there is no such part."""
+    curve = line["episodic_return"]
+    if abs(line["steps"] - steps) <= line["steps"] / len(curve):  # REINFORCE completes its last episode
+        return line["final"]
+    return curve[(steps - 1) * len(curve) // line["steps"]] if steps < line["steps"] else None
+
+
+def against_reference(settings: Settings, path: Path, lacking: list[str]) -> list[dict[str, Any]]:
+    """Returns each setting's final rewards beside those of the reference's agents, with their difference and what it
+    says. Adds a line for each setting that cannot be compared."""
+    lines, found = read_reference(path), []
+    for (env_id, label), alike in settings.items():
+        here, steps = [x for x in lines if x["env_id"] == env_id], int(min(run["returns"][0][-1] for run in alike))
+        of_agents = {}
+        for line in [x for x in here if x["algo"] == alike[0]["algo"]] or here:
+            if (value := reached(line, steps)) is not None:
+                of_agents.setdefault(line["agent"], []).append(value)
+        for agent, theirs in of_agents.items():
+            mine = [run["final"] for run in alike]
+            numbers = dict(env_id=env_id, label=label, agent=agent, steps=steps, finals=mine, reference=theirs)
+            found.append(numbers | beside(np.array(mine), np.array(theirs)))
+        if not of_agents:
+            lacking.append(f"--against: {path} has no runs on {env_id} of {steps:,} steps or more")
+    return found
+
+
+def beside(mine: np.ndarray, theirs: np.ndarray) -> dict[str, Any]:
+    """Returns the difference of the means with Welch's interval and what it says. A single run of mine is compared with
+    where a new run of theirs is expected (Student's t, 95 %), and its difference has that width."""
+    if min(len(mine), len(theirs)) > 1:
+        difference = intervals.difference(mine, theirs)
+    elif len(theirs) > 1:
+        half = (len(theirs) + 1) ** 0.5 * np.ptp(intervals.t_interval(theirs)) / 2  # of a mean times sqrt(n + 1)
+        mean = float(mine[0] - theirs.mean())
+        difference = dict(mean=mean, interval=[mean - half, mean + half])
+    else:
+        return dict(difference=dict(mean=float(mine.mean() - theirs.mean()), interval=None), says="too few to tell")
+    low, high = difference["interval"]
+    says = "higher" if low > 0 else "lower" if high < 0 else "no difference seen"
+    return dict(difference=difference, says=says if len(mine) > 1 else says + ", by one run")
+
+
 # Tables and figures --------------------------------------------------------------------------------------------------
 
 
@@ -167,6 +225,7 @@ def told(pair: dict[str, Any]) -> tuple[str, str]:
 TITLES = dict(  # of the tables of the parts of rewards.json
     settings="Final rewards",
     paired="Final rewards with an argument on minus those with it off, by seed",
+    against="Final rewards against the reference",
 )
 
 
@@ -175,6 +234,10 @@ def columns(part: str, x: dict[str, Any]) -> dict[str, Any]:
     if part == "settings":
         ends = f"{intervals.short(min(x['finals']))} to {intervals.short(max(x['finals']))}"
         return {"setting": x["label"], "seeds": len(x["seeds"]), "mean [95 % t]": x["mean"], "range": ends}
+    if part == "against":
+        row = {"setting": x["label"], "runs": len(x["finals"]), "mean": intervals.mean_of(x["finals"])}
+        row |= {"reference": x["agent"], "its runs": len(x["reference"]), "its mean": intervals.mean_of(x["reference"])}
+        return row | {"difference [95 %]": x["difference"], "yours is": x["says"]}
     row = dict(algorithm=x["algo"]) | dict(zip(("argument", "others"), told(x)))
     return row | {"seeds": len(x["seeds"]), "on minus off [95 % t]": x["mean"]}
 
@@ -249,6 +312,7 @@ def main(argv: list[str] | None = None) -> None:
     results |= dict(scripts=[dict(algo=algo, versions=x) for algo, x in versions.items()])
     results |= dict(settings=[summarize(key, alike, args.kl) for key, alike in settings.items()])
     results["paired"] = paired_differences(settings, lacking) if args.paired else []
+    results["against"] = against_reference(settings, args.against, lacking) if args.against else []
     with_kl = [x for x in results["settings"] if "kl" in x]
     lacking += [f"--kl: runs of {x['label']} log none" for x in results["settings"] if args.kl and x not in with_kl]
 

@@ -21,6 +21,7 @@ from scipy import stats
 
 ROOMS = "reward", "clipping", "nine", "steps", "gradients", "critic", "landscapes", "algorithms", "sb3"
 PLANNED = "noise_or_length", "gains_add_up", "critic_or_clip", "bounds", "time_limits", "released", "jagged"
+PLANNED += "reference", "ten_seeds", "value_clip", "guide", "surfaces"
 ROOMS += tuple(x for x in PLANNED if (FIGURES / x / "page.md").exists())  # the others have a protocol, and no results
 HOLDS, NOT, UNCLEAR = "holds", "does not hold", "cannot tell"
 ENVIRONMENTS = *PLACES, "HalfCheetah"

@@ -74,15 +74,16 @@ def test_noise_or_length_and_whether_gains_add_up(write):
     assert [found[x]["Hopper"] for x in ("interaction", "G(E) − G(C)")] == pytest.approx([-2.5, -45])
     assert a.effect("A")["Hopper"].interval() == pytest.approx(Estimate([10 + TEN]).interval())  # runs are the sample
     assert a.length_ratio()["Walker2d"].mean == pytest.approx(0.4) and [*a.lengths()][1][1] == "1.0"
+    summed_up = runpy.run_path(ROOT / "figures" / "gains_add_up" / "measure.py")["summed_up"]
     rows, arms = [], dict(few=100.0, short=400.0, many=1000.0)
     for place, run in itertools.product(("Hopper-v5", "Walker2d-v5"), EACH):
         of = {x: y + TEN[run["run_seed"]] * (x != "few") for x, y in arms.items()}
         logged = dict.fromkeys(("explained_variance", "mean_kl", "step_norm"), 0.5)
         its = [logged | dict(episodes=2 - i % 2, mean_return=3.0 * (i % 2)) for i in range(288)]
-        row = {x: dict(returns=[y, y + 2], iterations=its[: 12 if x == "many" else 288]) for x, y in of.items()}
+        parts = {x: [summed_up([*y]) for y in np.array_split(its[: 12 if x == "many" else 288], 12)] for x in of}
+        row = {x: dict(returns=[y, y + 2], iterations=parts[x]) for x, y in of.items()}
         rows.append(run | row | dict(env_id=place, setting="", checkpoint="", before=[1.0]))
-    write("measured.jsonl", rows)
-    reduce("gains_add_up")
+    write("gains_add_up/rows.jsonl", rows)
     assert [x["both"].mean for x in b.primary().values()] == pytest.approx([900, 300])
     assert b.effect("many - short")["Hopper"].mean == 600 and b.effect("few - before")["Walker2d"].mean == 100
     assert b.saturation()["Hopper"].interval() == pytest.approx(Estimate([400 - 11 * TEN]).interval())  # paired by run

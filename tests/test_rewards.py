@@ -241,3 +241,39 @@ def test_tables_and_figures(write, aggregate, tmp_path, figures, capsys):
     write(4, env_id="Walker2d-v5")
     assert [x["env_id"] for x in aggregate()["settings"]] == ["Hopper-v5", "Walker2d-v5"]
     assert [axis.get_title() for axis in figures["rewards.png"].axes] == ["Hopper-v5", "Walker2d-v5"]
+
+
+def test_are_mine_as_good_as_the_reference(write, aggregate, tmp_path, capsys):
+    """Of the same script, or of all; a shorter run is compared where it ends, and a longer one is not."""
+    path, rng = tmp_path / "reference.jsonl", np.random.default_rng(0)
+    lines = []
+    for agent, level in (("ppo.py", 1000.0), ("a2c.py", 300.0)):
+        for x in level + rng.normal(0, 10, 10):
+            curve = [x / 2] * 50 + [x] * 50
+            line = dict(agent=agent, algo=agent[:-3], env_id="Hopper-v5", steps=20_480, final=x)
+            lines.append(line | dict(episodic_return=curve))
+    path.write_text("".join(json.dumps(x) + "\n" for x in lines))
+    for seed, level in enumerate((990, 1000, 1010)):
+        write(*[level] * 10, seed=seed)  # 20,480 steps
+        write(*[level] * 4, seed=seed, gamma=0.9)  # ends where the reference has 500
+    write(*[1000] * 10, algo="vmpo", seed=1)
+    found = aggregate("--against", str(path))["against"]
+    rows = {(x["label"], x["agent"]): (x["says"], x["difference"]) for x in found}
+    says, shorter = {key: x for key, (x, _) in rows.items()}, "ppo total-timesteps=8192 gamma=0.9"
+    assert says == {
+        ("ppo total-timesteps=20480", "ppo.py"): "no difference seen",
+        (shorter, "ppo.py"): "higher",
+        ("vmpo", "ppo.py"): "no difference seen, by one run",
+        ("vmpo", "a2c.py"): "higher, by one run",
+    }
+    theirs = np.array([x["final"] for x in lines[:10]])
+    exact = theirs.std(ddof=1) * np.sqrt(1 + 1 / 10) * 2.2622  # where a new run is expected
+    assert np.ptp(rows["vmpo", "ppo.py"][1]["interval"]) / 2 == pytest.approx(exact, rel=1e-4)
+    assert rows[shorter, "ppo.py"][1]["mean"] == pytest.approx(1000 - theirs.mean() / 2)
+    write(*[1000] * 20, seed=5, gamma=0.8)
+    aggregate("--against", str(path), lacking=True)
+    assert "no runs on Hopper-v5 of 40,960 steps or more" in capsys.readouterr().err
+    path.write_text("{}\n")
+    with pytest.raises(SystemExit):
+        load("rewards").main([str(next(tmp_path.glob("runs/*"))), "--against", str(path)])
+    assert "not a file of runs" in capsys.readouterr().err

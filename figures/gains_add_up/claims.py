@@ -1,22 +1,28 @@
 """Whether the gains of updates add up, by protocol.md."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from claims import room
 from estimates import Estimate, Runs, measured, plain
 from pictures import STYLES, new_figure
 from planned import Tests, by_run, with_both
+from protocols import rows_of, whole
 
 MARGIN, ARMS, PLACES = 200, ("few", "short", "many"), ("Hopper", "Walker2d")
 MANY = 12  # updates from many pairs; the others take 24 times as many from as many pairs
 weights = Runs().weights
 
 
+def gain(row: dict[str, Any], arm: str) -> float:
+    """Returns the mean return of an arm's last policy, or before it."""
+    return np.mean(row[arm] if arm == "before" else row[arm]["returns"])
+
+
 def effect(contrast: str) -> dict[str, Estimate]:
     """Returns a contrast of the mean returns of the last policies, in both environments and in each, over runs."""
-    returns = lambda row, arm: np.mean(row[arm] if arm == "before" else row[arm]["returns"])
-    number = lambda row: sum(w * returns(row, arm) for arm, w in weights(contrast).items())
+    number = lambda row: sum(w * gain(row, arm) for arm, w in weights(contrast).items())
     return with_both(by_run(measured("gains_add_up/rows"), number))
 
 
@@ -42,6 +48,32 @@ def saturation() -> dict[str, Estimate]:
     found = by_run(measured("gains_add_up/rows"), total)
     left = {x: {run: y - MANY * single[x][run] for run, y in of.items()} for x, of in found.items()}
     return with_both(left)
+
+
+# The second protocol: many pairs in minibatches of 64, with new seeds ------------------------------------------------
+
+
+def of_new_runs(contrast: str) -> dict[str, dict[tuple, float]]:
+    """Returns a contrast of the mean returns of the last policies, of each new run by environment."""
+    number = lambda row: sum(w * gain(row, arm) for arm, w in weights(contrast).items())
+    return by_run(rows_of(whole("batches"), "gains_add_up"), number)
+
+
+def with_minibatches_of_64() -> Tests:
+    """Returns the primary test of the second protocol, and the same in each environment."""
+    return {"recipe − few": with_both(of_new_runs("recipe - few"))}
+
+
+def gained_by_new_runs() -> Tests:
+    return {f"R({x}) − R(0)": with_both(of_new_runs(f"{x} - before")) for x in ("few", "recipe")}
+
+
+def of_the_minibatches() -> Estimate:
+    """Returns recipe − many in the mean of both environments: the new runs' recipe − few minus the old runs'
+    many − few, which are independent."""
+    new = with_both(of_new_runs("recipe - few"))["both"]
+    old = effect("many - few")["both"]
+    return Estimate([*new.samples, *old.samples], [*new.weights, *(-w for w in old.weights)])
 
 
 def explained_variance(place: str, arm: str) -> float:

@@ -1,5 +1,5 @@
-"""Measures what this room's protocol asks for: training goes on from checkpoints with few or many pairs an update, or
-with shorter updates.
+"""Measures what this room's protocols ask for: training goes on from checkpoints with few or many pairs an update, with
+shorter updates, or with many pairs in minibatches as small as before.
 
     python figures/gains_add_up/measure.py runs/baselines/Hopper-v5__ppo__seed2* --checkpoints 150 300 --out results
 """
@@ -7,7 +7,7 @@ with shorter updates.
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -28,31 +28,42 @@ class Args(runs.Options):
     """state-action pairs of each continuation"""
     reward_pairs: int = 40_000
     """approximate number of pairs of the episodes of each policy"""
+    arms: tuple[Literal["few", "short", "many", "recipe"], ...] = ("few", "short", "many")
+    """ways to go on"""
 
 
-ARMS = dict(few=(1, 1.0), short=(1, 0.4), many=(24, 1.0))  # batches of training in one update, and how much of it
+class Arm(NamedTuple):
+    batches: int  # of training in one update
+    share: float = 1.0  # of the policy's step that is taken
+    more_minibatches: int = 1  # how many times those of training
 
 
-def measure(source: Source, seed: int, pairs: int, reward_pairs: int) -> dict[str, Any]:
+ARMS = dict(few=Arm(1), short=Arm(1, share=0.4), many=Arm(24), recipe=Arm(24, more_minibatches=24))
+PART = 49_152  # pairs, over which the rows of iterations are averaged, because 288 of each continuation fill megabytes
+
+
+def measure(source: Source, seed: int, pairs: int, reward_pairs: int, arms: list[str]) -> dict[str, Any]:
     """Returns the returns of the checkpoint's own policy, by seed of the episode, and for each arm those of its last
-    policy and a row for each of its iterations."""
+    policy and a row for each part of its iterations."""
     seeds = seed, source.iteration, 7
     length = np.mean([length for _, length in sampling.play(source, seeds, 0, GROUP)])
     episodes = max(2, round(reward_pairs / length))
     before = [x for x, _ in sampling.play(source, seeds, 0, episodes)]
-    calls = [(source, pairs, *arm, seeds, episodes) for arm in ARMS.values()]
-    return dict(before=before) | dict(zip(ARMS, table.side_by_side(continue_training, calls)))
+    calls = [(source, pairs, *ARMS[arm], seeds, episodes) for arm in arms]
+    return dict(before=before) | dict(zip(arms, table.side_by_side(continue_training, calls)))
 
 
 def continue_training(
-    source: Source, pairs: int, batches: int, share: float, seeds: tuple[int, ...], episodes: int
+    source: Source, pairs: int, batches: int, share: float, more: int, seeds: tuple[int, ...], episodes: int
 ) -> dict[str, Any]:
     """Goes on from a checkpoint as a resumed run does, with live statistics and the unfinished episode, but at the
-    learning rates that it has now. Each update is made of so many batches of training, and the policy takes a share of
-    its step. Then the last policy plays episodes with its last statistics."""
+    learning rates that it has now. Each update is made of so many batches of training and so many times its number of
+    minibatches, and the policy takes a share of its step. Then the last policy plays episodes with its last
+    statistics."""
     script, args, state = sampling.training_state(source)
     left = 1 - state.global_step / state.planned_steps
-    args = replace(args, num_steps=batches * args.num_steps, anneal_lr=False)
+    args = replace(args, num_steps=batches * args.num_steps, num_minibatches=more * args.num_minibatches)
+    args = replace(args, anneal_lr=False)
     args = replace(args, policy_lr=left * args.policy_lr, value_lr=left * args.value_lr)
     rows = []
     for _ in range(pairs // (args.num_envs * args.num_steps)):
@@ -66,7 +77,18 @@ def continue_training(
         row = dict(episodes=len(returns), mean_return=float(np.mean(returns)) if returns else None)
         row |= dict(step_norm=step.norm().item(), mean_kl=statistics["mean_kl"])
         rows.append(row | dict(explained_variance=statistics["explained_variance"]))
-    return dict(returns=play(script, args, state, source, seeds, episodes), iterations=rows)
+    parts = np.array_split(rows, max(1, pairs // PART))
+    returns = play(script, args, state, source, seeds, episodes)
+    return dict(returns=returns, iterations=[summed_up([*part]) for part in parts if len(part)])
+
+
+def summed_up(iterations: list[dict[str, Any]]) -> dict[str, Any]:
+    """Returns the mean of what some iterations logged. That of their returns is over episodes."""
+    episodes = [x["episodes"] for x in iterations]
+    total = sum(x["episodes"] * (x["mean_return"] or 0) for x in iterations)
+    row = dict(episodes=sum(episodes), mean_return=total / sum(episodes) if any(episodes) else None)
+    names = "step_norm", "mean_kl", "explained_variance"
+    return row | {name: float(np.mean([x[name] for x in iterations])) for name in names}
 
 
 def play(script: Any, args: Any, state: Any, source: Source, seeds: tuple[int, ...], episodes: int) -> list[float]:
@@ -84,9 +106,9 @@ def play(script: Any, args: Any, state: Any, source: Source, seeds: tuple[int, .
 def main(argv: list[str] | None = None) -> None:
     args = runs.read_options(Args, argv, __doc__)
     chosen = [runs.with_step(sources, args.checkpoints) for sources in runs.open_runs(args.runs, args.script)]
-    sizes = dict(pairs=args.pairs, reward_pairs=args.reward_pairs)
+    sizes = dict(pairs=args.pairs, reward_pairs=args.reward_pairs, arms=list(args.arms))
     for row in table.fill(args, "gains_add_up", measure, [(source, sizes) for source in sum(chosen, [])]):
-        gains = {arm: np.mean(row[arm]["returns"]) - np.mean(row["before"]) for arm in ARMS}
+        gains = {arm: np.mean(row[arm]["returns"]) - np.mean(row["before"]) for arm in args.arms}
         print(row["run"], row["iteration"], ", ".join(f"{arm} {x:+.0f}" for arm, x in gains.items()))
 
 

@@ -1,0 +1,161 @@
+"""What the eight scripts reach, by protocol.md."""
+
+import functools
+from collections.abc import Iterable
+
+import numpy as np
+from estimates import Estimate, measured, plain
+from matplotlib.figure import Figure
+from pictures import STYLES, new_figure
+from planned import Tests, holm, within
+from protocols import PARTS, by_agent, whole
+from scipy import stats
+
+PLACES = "Hopper", "Walker2d", "HalfCheetah", "Ant", "Humanoid", "Swimmer"
+NAMES = {
+    "ppo.py": "PPO",
+    "ppo_m.py": "PPO-M",
+    "ppo_noclip.py": "PPO-NoClip",
+    "trpo.py": "TRPO",
+    "trpo_plus.py": "TRPO+",
+}
+NAMES |= {"a2c.py": "A2C", "reinforce.py": "REINFORCE", "vmpo.py": "V-MPO", "sb3_ppo": "PPO of SB3"}
+SCRIPTS, SB3 = [x for x in NAMES if x != "sb3_ppo"], "sb3_ppo"
+MARGINS = dict(Hopper=650, Walker2d=825, HalfCheetah=550)  # a quarter of what PPO reached before
+
+
+@functools.cache
+def numbers(name: str) -> dict[str, dict[str, np.ndarray]]:
+    """Returns a number of each run [seeds], or several [seeds, points], by environment and agent."""
+    ours, theirs = by_agent(whole("reference"), name), by_agent(whole("sb3-ppo"), name)
+    return {place: of | theirs.get(place, {}) for place, of in ours.items()}
+
+
+def stopped() -> list[str]:
+    """Names the runs that ended because a number was not finite."""
+    lines = [*whole("reference"), *whole("sb3-ppo")]
+    return [f"{x['agent']} on {x['env_id']}, seed {x['seed']}" for x in lines if x["stopped"]]
+
+
+def processors() -> set[str]:
+    return {x["processor"] for x in whole("reference")}
+
+
+# Tests ---------------------------------------------------------------------------------------------------------------
+
+
+def final(place: str, agent: str) -> Estimate:
+    return Estimate([numbers("final")[place][agent]])
+
+
+def difference(place: str, other: str) -> Estimate:
+    """Returns ppo.py minus another agent."""
+    return Estimate([numbers("final")[place][x] for x in ("ppo.py", other)], (1, -1))
+
+
+@functools.cache
+def learning() -> Tests:
+    """The primary tests: by how much the final return exceeds the first one of the same run."""
+    rise = lambda place, agent: Estimate([numbers("final")[place][agent] - numbers("first")[place][agent]])
+    return {agent: {place: rise(place, agent) for place in PLACES} for agent in SCRIPTS}
+
+
+@functools.cache
+def from_ppo() -> Tests:
+    return {agent: {place: difference(place, agent) for place in PLACES} for agent in SCRIPTS if agent != "ppo.py"}
+
+
+def from_sb3() -> Tests:
+    return {f"ppo.py − {NAMES[SB3]}": {place: difference(place, SB3) for place in MARGINS}}
+
+
+def learns(agent: str, place: str) -> str:
+    x, stands = learning()[agent][place], holm(learning())[agent][place]
+    return ("learns" if x.mean > 0 else "fails") if stands else "is not known to learn"
+
+
+def as_good_as_sb3(place: str) -> str:
+    [[name, of]] = from_sb3().items()
+    if within(of[place], MARGINS[place]):
+        return "as good as"
+    return ("better" if of[place].mean > 0 else "worse") if holm(from_sb3())[name][place] else "cannot tell"
+
+
+# Tables --------------------------------------------------------------------------------------------------------------
+
+
+def finals_table() -> Iterable[list[str]]:
+    """Yields the mean final returns. Bold ones differ from PPO's after Holm; a cross marks what fails, and a question
+    mark what is not known to learn."""
+    yield ["", *(f"{place}-v5" for place in PLACES)]
+    apart, marks = holm(from_ppo()), {"learns": "", "fails": " ✗", "is not known to learn": " ?"}
+    for agent in SCRIPTS:
+        row = []
+        for place in PLACES:
+            bold = "**" * bool(agent != "ppo.py" and apart[agent][place])
+            row.append(f"{bold}{final(place, agent)}{bold}{marks[learns(agent, place)]}")
+        yield [f"`{agent}`", *row]
+    yield [NAMES[SB3], *(str(final(place, SB3)) if place in MARGINS else "" for place in PLACES)]
+
+
+def not_learning() -> dict[str, list[str]]:
+    """Returns by script the tasks that it is not known to learn, or fails at, with the verdict."""
+    found = {}
+    for agent in SCRIPTS:
+        for place in PLACES:
+            if (verdict := learns(agent, place)) != "learns":
+                found.setdefault(agent, []).append(f"{verdict} on {place}")
+    return found
+
+
+def sb3_table() -> Iterable[list[str]]:
+    yield ["", *(f"{place}-v5" for place in MARGINS)]
+    [[name, of]] = from_sb3().items()
+    yield [name, *(str(of[place]) for place in MARGINS)]
+    yield ["margin", *(f"±{plain(x)}" for x in MARGINS.values())]
+    yield ["`ppo.py` is", *(as_good_as_sb3(place) for place in MARGINS)]
+
+
+# Pictures ------------------------------------------------------------------------------------------------------------
+
+
+def without_gaps(curve: np.ndarray) -> np.ndarray:
+    """Fills the parts [points] in which no episode ended by straight lines, and the ends by their neighbours."""
+    known = np.isfinite(curve)
+    return np.interp(np.arange(len(curve)), np.flatnonzero(known), curve[known])
+
+
+def curve(place: str, agent: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns the mean over runs of the mean return in each part of training [points], and the ends of its pointwise
+    interval."""
+    runs = np.array([without_gaps(x) for x in numbers("episodic_return")[place][agent]])
+    half = stats.t.ppf(0.975, len(runs) - 1) * runs.std(0, ddof=1) / len(runs) ** 0.5
+    return runs.mean(0), runs.mean(0) - half, runs.mean(0) + half
+
+
+def minutes_per_million(place: str, agent: str) -> float:
+    return measured("reference/speed")[agent][f"{place}-v5"]["minutes"]
+
+
+def curves(over: str = "steps") -> Figure:
+    """Draws a panel for each task, with a line and a band for each agent, over steps or over minutes of one core."""
+    figure, axes = new_figure(2, 3, 5.6)
+    points = PARTS["reference"].points
+    at = (np.arange(points) + 0.5) / points  # millions of steps, in the middle of a part
+    for axis, place in zip(axes.flat, PLACES):
+        for agent in NAMES:
+            if agent not in numbers("final")[place]:
+                continue
+            x = at if over == "steps" else at * minutes_per_million(place, agent)
+            mean, low, high = curve(place, agent)
+            colour, marker = STYLES[NAMES[agent]]
+            axis.plot(x, mean, color=colour, marker=marker, ms=3.5, markevery=12, lw=1.3, label=NAMES[agent])
+            axis.fill_between(x, low, high, color=colour, alpha=0.15, lw=0)
+        axis.set_title(f"{place}-v5", fontsize=10)
+    what = "millions of steps" if over == "steps" else "minutes of one core"
+    figure.supxlabel(f"{what}; bands are 95 % intervals of the mean over seeds", fontsize=9)
+    figure.supylabel("mean return of the episodes that ended", fontsize=9)
+    return figure
+
+
+PICTURES = dict(curves=curves, minutes=lambda: curves("minutes"))
