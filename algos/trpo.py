@@ -166,7 +166,7 @@ def rollout(args: Args, state: State) -> tuple[dict[str, np.ndarray], list[tuple
             worker.episode_return += float(raw_reward)
             worker.obs = next_obs = worker.raw_obs.astype(np.float32)
             # A time limit is not a terminal state: we bootstrap from V of the final observation (Pardo et al. 2018),
-            # as at the end of the rollout. The released code takes 0 there.
+            # as at the end of the rollout. The released code takes 0 at a time limit.
             termination = bool(terminated or (truncated and not args.bootstrap_truncation))
             end = bool(terminated or truncated or t == args.num_steps - 1)
             rows.append((obs, action, float(raw_reward), next_obs, termination, end))
