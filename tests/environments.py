@@ -80,6 +80,20 @@ class Odd(Clock):
         return self.change(*super().step(action))
 
 
+class Shrinking(Clock):
+    """Its observation has two numbers until step 40, and then one, which numpy would broadcast to two."""
+
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float64)
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(2), {}
+
+    def step(self, action):
+        obs, *rest = super().step(action)
+        return np.repeat(obs, 2 if self.steps < 40 else 1), *rest
+
+
 class Misshapen(Clock):
     """Returns observations of these shapes, which its space does not have."""
 
@@ -155,6 +169,7 @@ gym.register("Timed-v0", lambda: TimeAwareObservation(gym.make("Hopper-v5")))
 gym.register("Numbers-v0", Numbers)
 gym.register("Endless-v0", Clock)
 gym.register("Clock-v0", Clock, max_episode_steps=5)
+gym.register("Shrinking-v0", Shrinking)
 gym.register("Curriculum-v0", Curriculum, max_episode_steps=5)
 gym.register("Closing-v0", Closing, max_episode_steps=5)
 # Bounds between which float32 has other numbers than float64.
@@ -165,7 +180,6 @@ ODD = dict(
     SixValues=lambda *values: (*values, {}),
     TwoRewards=lambda obs, reward, *rest: (obs, np.array([reward, 1.0]), *rest),
     ListObs=lambda obs, *rest: (obs.tolist(), *rest),
-    LaterShape=lambda obs, *rest: (obs if obs[0] < 40 else np.repeat(obs, 2), *rest),  # which broadcasts
 )
 for name, change in ODD.items():
     gym.register(f"{name}-v0", Odd, kwargs=dict(change=change))

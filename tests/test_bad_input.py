@@ -89,7 +89,7 @@ def test_arguments(algo, runs, capsys):
 
 @pytest.mark.parametrize("algo", ALGOS)
 def test_a_shape_that_changes_later_is_an_error_and_not_broadcast(algo):
-    script, args, state = start(algo, env_id="environments:LaterShape-v0", num_steps=64)
+    script, args, state = start(algo, env_id="environments:Shrinking-v0", num_steps=64)
     with pytest.raises((AssertionError, ValueError)):
         script.rollout(args, state)
 
