@@ -242,7 +242,7 @@ def test_a_run_that_another_process_trains_waits_and_holds_nothing_up(runs, monk
     first, second = (experiments.Run("", "", None, runs / x, runs / f"{x}.log", False) for x in ("first", "second"))
     first.folder.mkdir()
     second.folder.mkdir()
-    answers, in_use = [False], experiments.runs.in_use
+    answers, in_use = [False], experiments.in_use
     monkeypatch.setattr(experiments.runs, "in_use", lambda folder: answers.pop() if answers else in_use(folder))
     with open(first.folder / ".lock", "a") as other:
         fcntl.flock(other, fcntl.LOCK_EX)

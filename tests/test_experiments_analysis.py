@@ -6,6 +6,7 @@ import runpy
 import sys
 from pathlib import Path
 
+import lab
 import numpy as np
 import pytest
 from conftest import ROOT, flags_of, load
@@ -18,8 +19,6 @@ import finals
 import planned
 from claims import room
 from estimates import Estimate
-from measuring import sampling, table
-from measuring.runs import Source
 
 NAMES = "noise_or_length", "gains_add_up", "critic_or_clip", "bounds", "time_limits", "released", "jagged"
 a, b, c, d, e, f, g = map(room, NAMES)
@@ -227,9 +226,9 @@ def test_what_clipping_is_worth_is_measured_with_the_same_episodes(runs):
     load("ppo").main(flags_of("ppo", **flags))
     measure = runpy.run_path(ROOT / "figures" / "bounds" / "measure.py")
     measure["main"](["run", "--episodes", "2", "--out", ".", "--jobs", "1"])
-    [row] = table.read_rows(runs / "bounds.jsonl")
-    source = Source(ROOT / "algos" / "ppo.py", Path("run"), 2)
-    assert row["no"]["returns"] == [x for x, _ in sampling.play(source, (0, 2), 0, 2)]
+    [row] = map(json.loads, (runs / "bounds.jsonl").read_text().splitlines())
+    checkpoint = lab.Checkpoint(ROOT / "algos" / "ppo.py", Path("run"), 2)
+    assert row["no"]["returns"] == [x for x, _ in lab.play(checkpoint, (0, 2), 0, 2)]
     assert row["no"]["lengths"] == row["clip"]["lengths"] == [1000, 1000]  # the body moves alike
     worth = np.subtract(row["clip"]["returns"], row["no"]["returns"])
     # With a standard deviation of 1, six actions cost 0.1 (1 - E[clip(a)^2]) each a step more, which is 290 in all.
