@@ -193,6 +193,8 @@ def test_tests_and_margins_are_those_of_the_protocols():
     alone = "above 0 alone, not after Holm; negligible"
     verdicts = [x[1].partition("; ")[2] for x in planned.judged(of, 9)[1:]]
     assert verdicts == [alone, "**below 0**", "cannot tell; negligible", alone]
+    x = Estimate([TEN])  # 0 with half an interval of 3.51 at 90 %, and of 2.65 at 80 %
+    assert [planned.within(x, margin) for margin in (3.4, 3.6)] == [False, True]
     assert planned.share_above([2501] * 8 + [2500] * 32) == "8 of 40: 20 % [9, 36]"
     with pytest.raises(AssertionError, match="different checkpoints"):
         planned.by_run([dict(env_id="Hopper-v5", algo="ppo", run_seed=i, iteration=i) for i in (1, 2)], len)

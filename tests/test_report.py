@@ -3,6 +3,8 @@
 import json
 import math
 import shutil
+import subprocess
+import sys
 from html.parser import HTMLParser
 from types import SimpleNamespace
 
@@ -275,3 +277,15 @@ def test_a_script_is_checked_before_it_has_trained_and_when_it_has_ended(known, 
         found = quick_report(runs / name).values()
         of_script = [x["status"] for x in found if x["half"] == load("report").SCRIPT]
         assert set(of_script) == {"good"} and len(of_script) >= 15 and len(found) >= len(of_script) + some
+
+
+def test_the_folder_can_be_copied(known, runs):
+    """Beside it stand lab.py, what it judges rows with, and the diagnostics that it would run."""
+    shutil.copytree(ROOT / "diagnostics" / "report", "report")
+    for name in ("lab", "gradient", "rewards"):
+        shutil.copy(ROOT / "diagnostics" / f"{name}.py", runs)
+    shutil.copy(ROOT / "algos" / "ppo.py", "my_ppo.py")
+    flags = [str(known / "ppo"), "--quick", "--script", "my_ppo.py", "--out", "here"]
+    result = subprocess.run([sys.executable, "report", *flags], capture_output=True, text=True)
+    assert result.returncode == 0 and "[good]" in result.stdout and "[bad]" not in result.stdout, result.stderr
+    assert (runs / "here" / "report.html").exists()
