@@ -30,8 +30,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import gymnasium
+import lab
+import rewards
 import tyro
-from measuring import runs
+from filelock import FileLock, Timeout
 from papers import AGENTS, EXPERIMENTS, Experiment
 from tqdm import tqdm
 
@@ -81,9 +83,9 @@ def read_arguments(words: list[str]) -> Args:
     args = tyro.cli(Args, args=words, prog="benchmark.sh", description=__doc__)
     for name in ("seeds", "first_seed", "steps", "jobs"):
         if (number := getattr(args, name)) is not None and number < 1:
-            runs.stop(f"--{name.replace('_', '-')} {number}: must be greater than 0")
+            lab.refuse(f"--{name.replace('_', '-')} {number}: must be greater than 0")
     if given := re.search(r"--(env.id|seed|total.timesteps|runs.dir|run.name)\b", args.set):
-        runs.stop(f"--set: {given[0]} cannot be the same for every run; --help lists the options of an experiment")
+        lab.refuse(f"--set: {given[0]} cannot be the same for every run; --help lists the options of an experiment")
     return replace(args, out=args.out or Path("results") / args.name)
 
 
@@ -103,7 +105,7 @@ class Run(NamedTuple):
         """The command that trains it, without the settings that are the script's defaults."""
         words = [sys.executable, str(ROOT / "algos" / f"{self.algo}.py")]
         for name, x in vars(self.args).items():
-            word = f"--{runs.flag(name, x)}"
+            word = f"--{rewards.flag(name, x)}"
             if x != getattr(type(self.args), name) or name in ("env_id", "seed", "total_timesteps"):
                 words += [word.partition("=")[0], *map(str, x)] if isinstance(x, tuple) else [word]
         return words
@@ -116,19 +118,19 @@ def make_runs(args: Args, experiment: Experiment) -> list[Run]:
     choices = [*itertools.product(seeds, dict.fromkeys(args.envs or experiment.envs), experiment.agents)]
     first, step = map(int, os.environ.get(SHARE, "1/1").split("/"))
     made = [make_run(args, experiment, *choice) for choice in choices[first - 1 :: step]]
-    return made or runs.stop(f"--first-seed {args.first_seed}: greater than the last, {seeds.stop - 1}")
+    return made or lab.refuse(f"--first-seed {args.first_seed}: greater than the last, {seeds.stop - 1}")
 
 
 def make_run(args: Args, experiment: Experiment, seed: int, env: str, agent: str) -> Run:
     """Asks the script for the run's arguments, and the run's folder for its progress. Stops at an environment that does
     not exist and at arguments that the script refuses."""
-    algo, *tables = AGENTS.get(agent) or runs.stop(f"{args.name} names an unknown agent: {agent}")
+    algo, *tables = AGENTS.get(agent) or lab.refuse(f"{args.name} names an unknown agent: {agent}")
     name = re.sub(r"-v\d+$", "", env)  # by which the tables know it: Hopper-v4 is Hopper
     env_id = env if name != env else f"{env}-{args.env_version or experiment.version}"
     if not all(name in table or table.keys() == {"all"} for table in tables):
-        runs.note(f"no settings for {env} in the papers' tables; it gets Hopper's")
+        lab.note(f"no settings for {env} in the papers' tables; it gets Hopper's")
     rows = [row for table in tables for row in (table.get("all", ""), table.get(name, table.get("Hopper", "")))]
-    script, (module, _, registered) = runs.load_script(runs.script_of(algo)), env_id.rpartition(":")
+    script, (module, _, registered) = lab.load_script(ROOT / "algos" / f"{algo}.py"), env_id.rpartition(":")
     of_run = dict(env_id=env_id, seed=seed, total_timesteps=args.steps or experiment.steps, runs_dir=str(args.runs_dir))
     try:
         importlib.import_module(module or "gymnasium")
@@ -137,7 +139,7 @@ def make_run(args: Args, experiment: Experiment, seed: int, env: str, agent: str
         settings = replace(tyro.cli(script.Args, args=words, prog=f"benchmark.sh: {algo}.py"), **of_run)
         script.check_arguments(settings)
     except (gymnasium.error.Error, ImportError, ValueError, script.BadInput) as error:
-        runs.stop(f"{agent} on {env}: {' '.join(str(error).split())}")
+        lab.refuse(f"{agent} on {env}: {' '.join(str(error).split())}")
     # The hash is of the settings, so two experiments that spell the same settings differently share the run. Defaults
     # are left out, so that a flag which the script gets later renames no run that does not use it.
     changed = {k: x for k, x in vars(settings).items() if k not in script.MAY_DIFFER and x != getattr(script.Args, k)}
@@ -147,8 +149,22 @@ def make_run(args: Args, experiment: Experiment, seed: int, env: str, agent: str
     folder, log, reached = args.runs_dir / run_name, args.out / "logs" / f"{run_name}.log", 0
     with contextlib.suppress(IndexError, script.BadInput):  # no checkpoint yet, or a damaged one, as training will say
         reached = script.load_checkpoint(sorted(folder.glob("checkpoints/iter_*.pt"))[-1])["global_step"]
-    finished = reached >= runs.planned_steps(dict(args=vars(settings)))
+    finished = reached >= rewards.planned_steps(dict(args=vars(settings)))
     return Run(agent, algo, replace(settings, run_name=run_name), folder, log, finished)
+
+
+def in_use(folder: Path) -> bool:
+    """Tells whether a process trains the run now. It holds a lock on the file that it leaves behind; where that cannot
+    be locked from here, nobody is said to."""
+    if not (folder / ".lock").exists():
+        return False
+    try:
+        with FileLock(folder / ".lock", timeout=0, fallback_to_soft=False):
+            return False
+    except Timeout:
+        return True
+    except OSError:
+        return False
 
 
 # Launchers -----------------------------------------------------------------------------------------------------------
@@ -161,7 +177,7 @@ def launch_local(jobs: int, missing: list[Run]) -> None:
     try:
         while waiting or running:
             for run in [*waiting]:
-                if len(running) < jobs and not runs.in_use(run.folder):
+                if len(running) < jobs and not in_use(run.folder):
                     waiting.remove(run)
                     with run.log.open("a", buffering=1) as log:
                         print(time.strftime("--- %Y-%m-%d %H:%M:%S"), shlex.join(run.command), file=log)
@@ -169,7 +185,7 @@ def launch_local(jobs: int, missing: list[Run]) -> None:
             time.sleep(0.2)
             for process in [x for x in running if x.poll() is not None]:
                 run = running.pop(process)
-                if process.returncode and runs.in_use(run.folder):  # another process began just before this one
+                if process.returncode and in_use(run.folder):  # another process began just before this one
                     waiting.append(run)
                     continue
                 bar.update()
@@ -200,7 +216,7 @@ def launch_slurm(args: Args, found: list[Run], words: list[str], passed_on: list
     as a job that makes the results. That one waits for the end of all runs and not for their success (afterany, not
     afterok), so that a failed run costs its own row and not the table."""
     if not shutil.which("sbatch"):
-        runs.stop("no Slurm on this machine: there is no sbatch")
+        lab.refuse("no Slurm on this machine: there is no sbatch")
     call, tasks, after = [sys.executable, __file__, *words], min(len(found), 1000), []  # 1000: Slurm's default limit
     if places := sorted({i % tasks + 1 for i, run in enumerate(found) if not run.finished}):
         train = shlex.join([*call, "--launcher", "local", "--jobs", "1"])
@@ -224,7 +240,7 @@ def submit(args: Args, command: str, *options: str) -> str:
     words = ["sbatch", *usual, f"--output={log}", *options, *(f"--{x}" for x in args.slurm)]
     done = subprocess.run(words, input=JOB % command, capture_output=True, text=True)
     if done.returncode:
-        runs.stop(f"Slurm refused: {' '.join(done.stderr.split())}")
+        lab.refuse(f"Slurm refused: {' '.join(done.stderr.split())}")
     return done.stdout.strip().partition(";")[0]  # the name of the cluster may follow
 
 
@@ -251,7 +267,7 @@ def make_results(args: Args, experiment: Experiment, found: list[Run], passed_on
 def report(found: list[Run]) -> None:
     """Prints how many runs are unfinished, and how the log of each of them ends."""
     missing = [run for run in found if not run.finished]
-    runs.note(f"{len(missing)} of {len(found)} runs are not finished; the same command tries them again")
+    lab.note(f"{len(missing)} of {len(found)} runs are not finished; the same command tries them again")
     for run in missing:
         if run.log.is_file() and (lines := run.log.read_text(errors="replace").splitlines()):
             end = " ".join(lines[-2:])  # what it said, and its status
@@ -277,28 +293,28 @@ def main() -> None:
         try:
             runpy.run_path(str(args.file))
         except (Exception, SystemExit) as error:
-            runs.stop(f"--file {args.file}: {type(error).__name__}: {error}")
+            lab.refuse(f"--file {args.file}: {type(error).__name__}: {error}")
     if not args.name:
         list_experiments()
         return
-    experiment = EXPERIMENTS.get(args.name) or runs.stop(f"unknown experiment {args.name}; ./benchmark.sh lists them")
+    experiment = EXPERIMENTS.get(args.name) or lab.refuse(f"unknown experiment {args.name}; ./benchmark.sh lists them")
     if passed_on:  # refused before any run is trained, if it is
         diagnostic, *options = shlex.split(experiment.results[0])
         options, script = [*options, *passed_on, "--", "RUN"], importlib.import_module(diagnostic)
         if tyro.cli(script.Args, args=options, prog=f"benchmark.sh: {diagnostic}.py").runs != (Path("RUN"),):
-            runs.stop(f"-- {shlex.join(passed_on)}: options only; {diagnostic}.py gets the experiment's runs")
+            lab.refuse(f"-- {shlex.join(passed_on)}: options only; {diagnostic}.py gets the experiment's runs")
     found = make_runs(args, experiment)
     if args.launcher == "print":
         print(*(shlex.join(run.command) for run in found), sep="\n")
         return
-    runs.output_folder(args.out / "logs", ())
+    (args.out / "logs").mkdir(parents=True, exist_ok=True)
     missing = [run for run in found if not run.finished]
     print(f"{args.name}: {len(found)} runs, {len(found) - len(missing)} of them finished", file=sys.stderr)
     if args.launcher == "slurm":
         launch_slurm(args, found, words, passed_on)
         return
     if args.launcher == "local" and missing:
-        launch_local(args.jobs or runs.count_cores(), missing)
+        launch_local(args.jobs or lab.CORES, missing)
         found = make_runs(args, experiment)
     status = 0 if SHARE in os.environ else make_results(args, experiment, found, passed_on)
     if not all(run.finished for run in found):
@@ -311,4 +327,4 @@ if __name__ == "__main__":
     sys.argv[0] = "benchmark.sh"  # which is what messages should name
     if hasattr(signal, "SIGPIPE"):  # not on Windows
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # so that | head is no error
-    runs.run_program(main)
+    lab.run_program(main)

@@ -203,12 +203,13 @@ SMOKE = {f"short-{name}": (*AGENTS[name], SHORT) for name in ("PPO", "PPO-M", "T
 SMOKE["short-PPO-unscaled"] = (*SCALING["PPO-unscaled"], SHORT)
 SMALL = [
     "rewards --kl --paired",
-    "gradient --pairs 64 512 --repeats 2 --true-pairs 512 --value-pairs 512 --baselines --jobs 1",
+    "gradient --pairs 64 512 --repeats 2 --true-pairs 512 --jobs 1",
+    "baselines --pairs 64 512 --repeats 2 --true-pairs 512 --value-pairs 512 --jobs 1",
     "steps --repeats 2 --jobs 1",
     "steps --rewards 2 --step-pairs 64 --reward-pairs 64 --jobs 1",
     "value --heldout-pairs 512 --jobs 1",
     "trust_region --heldout-pairs 512 --jobs 1",
-    "landscape --grid 2 --step-pairs 64 --reward-pairs 64 --jobs 1",
+    "landscape --grid 2 --step-pairs 64 --reward-pairs 64 --surfaces --concentration 64 128 --jobs 1",
     "evaluate --episodes 2 --jobs 1",
 ]
 AGENTS |= DEFAULTS | DOSES | RATES | SCALING | DELTAS | ABLATION | SAMPLES | LEAVE_ONE_OUT | LADDER | SMOKE
@@ -254,8 +255,9 @@ SURFACES = [
 ONE_SURFACE = ["landscape --checkpoints 300 --step-pairs 2000 50_000 --reward-pairs 20_000"]
 X = Experiment
 
-# What follows -- goes to an experiment's first diagnostic. CL's sample sizes are, for `gradients` and for `landscapes`:
-#     --pairs 100 1000 10_000 100_000 1_000_000 --true-pairs 9_000_000 --value-pairs 5_000_000
+# What follows -- goes to an experiment's first diagnostic. CL's sample sizes are, for `gradients` and for `landscapes`
+# (and baselines.py has --value-pairs 5_000_000):
+#     --pairs 100 1000 10_000 100_000 1_000_000 --true-pairs 9_000_000
 #     --step-pairs 2000 1_000_000 --reward-pairs 1_000_000
 # fmt: off
 EXPERIMENTS = {
@@ -274,11 +276,11 @@ EXPERIMENTS = {
     "trust-region": X("IM Fig. 2-4, TPG", "how far do steps go?", ["PPO", "PPO-M", "PPO-NoClip", "TRPO"],
                       ["trust_region"]),
     "gradients": X("CL Fig. 1, 2, 4, 8", "do gradient estimates mean anything?", ["CL-PPO", "TRPO"],
-                   ["gradient --baselines", "steps", "rewards"]),
+                   ["gradient", "baselines", "steps", "rewards"]),
     "sample-regime": X("CL sec. 2.1, 5", "batch sizes x learning rates", [*SAMPLES], envs=["Hopper"]),
     "values": X("CL Fig. 3", "are values predicted?", ["CL-PPO", "TRPO"], ["value", "rewards"]),
     "landscapes": X("CL Fig. 5-7", "does the surrogate know the reward?", ["CL-PPO", "TRPO", "PPO-M"],
-                    ["landscape", "rewards"], seeds=1),
+                    ["landscape --surfaces --concentration 2000 20_000 100_000", "rewards"], seeds=1),
     "algorithms": X("GUIDE Fig. 4, 5", "five algorithms", FIVE, EVALUATED, 3, 8 * M, GUIDE_ENVS, "v4"),
     "entropy": X("GUIDE Fig. 6", "entropy coefficients of A2C", ENTROPY, EVALUATED, 3, 8 * M, ["HalfCheetah"], "v4"),
     "epochs": X("GUIDE Fig. 7", "A2C and REINFORCE: 1, 2, 5 epochs", EPOCHS, EVALUATED, 3, M, ["HalfCheetah"], "v4"),

@@ -22,6 +22,8 @@ the table of final rewards; figures/reward has the effects that they are meant t
 Where requested runs are missing, a line says which, the other tables are still written, and the exit status is 1.
 """
 
+import ast
+import csv
 import json
 import sys
 from collections.abc import Callable
@@ -30,9 +32,11 @@ from itertools import permutations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import lab
 import numpy as np
 import tyro
-from measuring import intervals, plots, runs
+from matplotlib.figure import Figure
+from scipy import stats
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,83 @@ class Args:
     """format of the figures"""
 
 
+# What runs are ------------------------------------------------------------------------------------------------------
+
+NOT_OF_THE_SETTING = "env_id seed runs_dir run_name compile checkpoint_every".split()
+
+
+def read_progress(folder: Path) -> list[dict[str, str]]:
+    """Returns the complete rows of a run's progress.csv, or none if there is no file yet. Stops where it is damaged."""
+    path = folder / "progress.csv"
+    try:
+        rows = list(csv.DictReader(path.read_text().splitlines())) if path.is_file() else []
+        rows = [row for row in rows if None not in row.values()]  # a half-written row has None in it
+        numbers = [{name: float(text or "nan") for name, text in row.items()} for row in rows]
+        if not all(0 <= row["iteration"] < row["global_step"] for row in numbers):  # an iteration takes a step or more
+            raise ValueError(path)
+    except (ValueError, TypeError, KeyError):
+        lab.refuse(f"{path} is damaged")
+    return rows
+
+
+def planned_steps(config: dict[str, Any]) -> int:
+    """Returns the number of environment steps that the run makes if nothing stops it, or that an imported agent's
+    training had."""
+    args, batch_size = config["args"], config["args"]["num_envs"] * config["args"]["num_steps"]
+    return args.get("schedule_steps", args["total_timesteps"]) // batch_size * batch_size
+
+
+def setting(config: dict[str, Any]) -> dict[str, Any]:
+    """Returns what makes the setting of a run, taken from its config.json: the algorithm and the arguments."""
+    return dict(algo=config["algo"]) | {k: x for k, x in config["args"].items() if k not in NOT_OF_THE_SETTING}
+
+
+def flag(name: str, value: Any) -> str:
+    """Writes an argument as run folders spell it: no-value-clip, policy-lr=0.0003, policy-hidden=64x64."""
+    text = "x".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    name = name.replace("_", "-")
+    return {"True": name, "False": f"no-{name}"}.get(text, f"{name}={text}")
+
+
+def spell(config: dict[str, Any]) -> str:
+    """Writes a run's setting, which is the algorithm and the flags that are not the script's defaults."""
+    flags, defaults = (flag(*x) for x in list(setting(config).items())[1:]), default_flags(config["algo"])
+    return " ".join([config["algo"], *(text for text in flags if text not in defaults)])
+
+
+def default_flags(algo: str) -> set[str]:
+    """Reads the defaults of algos/<algo>.py without running it. Where it cannot be read, there are none."""
+    try:
+        source = (Path(__file__).parent.parent / "algos" / f"{algo}.py").read_text()
+        [args] = [x for x in ast.parse(source).body if isinstance(x, ast.ClassDef) and x.name == "Args"]
+        return {flag(x.target.id, ast.literal_eval(x.value)) for x in args.body if isinstance(x, ast.AnnAssign)}
+    except (OSError, SyntaxError, ValueError):
+        return set()
+
+
+def differing(settings: list[dict[str, Any]]) -> list[str]:
+    """Returns the names of the arguments that are not the same in all the settings."""
+    names = dict.fromkeys(name for x in settings for name in x)
+    return [name for name in names if any(x.get(name) != settings[0].get(name) for x in settings)]
+
+
+def label_runs(settings: dict[Path, dict[str, Any]], labels: tuple[str, ...]) -> dict[Path, str]:
+    """Returns the label of each run folder. This is its own of the given ones, or else the algorithm and the flags that
+    tell its setting from the algorithm's other settings here. Flags that are the script's defaults are left out."""
+    if labels and len(labels) != len(settings):
+        lab.refuse(f"--labels: {len(labels)} for {len(settings)} runs; give one for each run, in order")
+    if labels:
+        return dict(zip(settings, labels))
+    labelled = {}
+    for algo in dict.fromkeys(x["algo"] for x in settings.values()):
+        alike, defaults = {folder: x for folder, x in settings.items() if x["algo"] == algo}, default_flags(algo)
+        names = differing(list(alike.values()))
+        for folder, x in alike.items():
+            flags = [flag(name, x.get(name)) for name in names]
+            labelled[folder] = " ".join([algo, *(text for text in flags if text not in defaults)])
+    return labelled
+
+
 # Runs ----------------------------------------------------------------------------------------------------------------
 
 Run = dict[str, Any]  # as read_run returns it
@@ -63,12 +144,12 @@ Settings = dict[tuple[str, str], list[Run]]  # the runs of each setting, by envi
 def read_run(folder: Path) -> Run:
     """Returns what a run is, its returns and its mean KL, each as environment steps so far and values of the iterations
     that have one, its final reward, and why it is not complete, which is "" if it is."""
-    config, rows = runs.read_config(folder), runs.read_progress(folder)
-    planned, done = runs.planned_steps(config), int(rows[-1]["global_step"]) if rows else 0
+    config, rows = lab.read_config(folder), read_progress(folder)
+    planned, done = planned_steps(config), int(rows[-1]["global_step"]) if rows else 0
     known = lambda name: [[float(row[x]) for row in rows if row.get(name)] for x in ("global_step", name)]
     returns, kl = (tuple(map(np.array, known(name))) for name in ("episodic_return", "mean_kl"))
     missing = f"{done:,} of {planned:,} steps" if done < planned else "" if len(returns[0]) else "no episode ended"
-    run = dict(folder=folder, algo=config["algo"], setting=runs.setting(config), script=config["script"][:8])
+    run = dict(folder=folder, algo=config["algo"], setting=setting(config), script=config["script"][:8])
     run |= {name: config["args"][name] for name in ("env_id", "seed")}
     return run | dict(returns=returns, kl=kl, missing=missing, final=0 if missing else returns[1][-5:].mean().item())
 
@@ -76,21 +157,21 @@ def read_run(folder: Path) -> Run:
 def group_runs(found: list[Run], labels: tuple[str, ...]) -> Settings:
     """Returns the runs of each setting, in the order of the environments, then of the given labels, of the algorithms,
     of the number of flags, and of the flags in the script. Stops where runs of one label differ or one comes twice."""
-    label_of, settings = runs.label_runs({run["folder"]: run["setting"] for run in found}, labels), {}
+    label_of, settings = label_runs({run["folder"]: run["setting"] for run in found}, labels), {}
     for run in found:
         alike = settings.setdefault((run["env_id"], label_of[run["folder"]]), [])
         for other in alike:
             both = f"{other['folder']} and {run['folder']}"
-            if names := ", ".join(runs.differing([other["setting"], run["setting"]])):
-                runs.stop(f"{label_of[run['folder']]} is ambiguous: {both} differ in {names}")
+            if names := ", ".join(differing([other["setting"], run["setting"]])):
+                lab.refuse(f"{label_of[run['folder']]} is ambiguous: {both} differ in {names}")
             if other["seed"] == run["seed"]:
-                runs.stop(f"{both} are the same run, twice")
+                lab.refuse(f"{both} are the same run, twice")
         alike.append(run)
     env_ids, algos = ([run[name] for run in found] for name in ("env_id", "algo"))
 
     def rank(key: tuple[str, str]) -> tuple:
         place, run = labels.index(key[1]) if labels else 0, settings[key][0]
-        unlike = [runs.flag(*x) not in key[1].split() for x in run["setting"].items()]
+        unlike = [flag(*x) not in key[1].split() for x in run["setting"].items()]
         return env_ids.index(key[0]), place, algos.index(run["algo"]), key[1].count(" "), unlike
 
     return {key: settings[key] for key in sorted(settings, key=rank)}
@@ -106,7 +187,7 @@ def mean_curve(lines: list[tuple], scale: Callable = np.array, back: Callable = 
     x = np.linspace(max(steps[0] for steps, _ in lines), min(steps[-1] for steps, _ in lines), 100)
     smooth = [np.convolve(np.pad(y, 5, "edge"), np.ones(11) / 11, "valid") for _, y in lines]
     values = scale(np.transpose([np.interp(x, steps, y) for (steps, _), y in zip(lines, smooth)]))
-    ends = np.transpose([intervals.t_interval(y) for y in values]) if len(lines) > 1 else []
+    ends = np.transpose([lab.mean_of(y)["interval"] for y in values]) if len(lines) > 1 else []
     drawn = [x, *(back(y) for y in (values.mean(1), *ends))]
     return {name: [float(f"{x:.6g}") for x in y] for name, y in zip(("steps", "mean", "low", "high"), drawn)}
 
@@ -115,7 +196,7 @@ def summarize(key: tuple[str, str], alike: list[Run], kl: bool) -> dict[str, Any
     """Returns the numbers of a setting in an environment."""
     finals = [run["final"] for run in alike]
     numbers = dict(env_id=key[0], label=key[1], algo=alike[0]["algo"], folders=[str(run["folder"]) for run in alike])
-    numbers |= dict(seeds=[run["seed"] for run in alike], finals=finals, mean=intervals.mean_of(finals))
+    numbers |= dict(seeds=[run["seed"] for run in alike], finals=finals, mean=lab.mean_of(finals))
     numbers |= dict(settings=alike[0]["setting"], curve=mean_curve([run["returns"] for run in alike]))
     if kl and all(len(run["kl"][0]) for run in alike):  # averaged in logarithms, as TRPO's KL is 100 times A2C's
         numbers |= dict(kl=mean_curve([run["kl"] for run in alike], lambda y: np.log(y.clip(1e-12)), np.exp))
@@ -133,10 +214,10 @@ def paired_differences(settings: Settings, lacking: list[str]) -> list[dict[str,
     found = []
     for env_id, algo in dict.fromkeys((key[0], alike[0]["algo"]) for key, alike in settings.items()):
         here = [(x[0]["setting"], x) for key, x in settings.items() if (key[0], x[0]["algo"]) == (env_id, algo)]
-        varying, pairs = runs.differing([setting for setting, _ in here]), []
+        varying, pairs = differing([setting for setting, _ in here]), []
         switches = [name for name in varying if isinstance(here[0][0].get(name), bool)]
         for (on, with_it), (off, without) in permutations(here, 2):
-            switched = runs.differing([on, off])
+            switched = differing([on, off])
             alone = len(switched) == 1 or switched in (NINTH, switches)
             if not alone or any(on.get(name) is not True for name in switched):
                 continue
@@ -148,7 +229,7 @@ def paired_differences(settings: Settings, lacking: list[str]) -> list[dict[str,
             numbers = dict(env_id=env_id, algo=algo, switched=switched, others=others)
             numbers |= dict(others_on=[name for name in others if on[name]], seeds=seeds)
             numbers |= dict(differences=[x[seed] - y[seed] for seed in seeds])
-            pairs.append(numbers | dict(mean=intervals.mean_of(numbers["differences"])))
+            pairs.append(numbers | dict(mean=lab.mean_of(numbers["differences"])))
         found += sorted(
             pairs, key=lambda x: (len(x["switched"]), switches.index(x["switched"][0]), -len(x["others_on"]))
         )
@@ -160,10 +241,10 @@ def paired_differences(settings: Settings, lacking: list[str]) -> list[dict[str,
 def read_reference(path: Path) -> list[dict[str, Any]]:
     """Returns the runs of a file of figures/, a line each."""
     try:
-        lines = [json.loads(line) for line in runs.read_file(path).splitlines()]
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
         [(x["agent"], x["algo"], x["env_id"], x["steps"], x["final"], x["episodic_return"]) for x in lines]
-    except (ValueError, KeyError, TypeError):
-        runs.stop(f"--against {path}: not a file of runs, as figures/reference/runs.jsonl is")
+    except (OSError, ValueError, KeyError, TypeError):
+        lab.refuse(f"--against {path}: not a file of runs, as figures/reference/runs.jsonl is")
     return lines
 
 
@@ -199,9 +280,10 @@ def beside(mine: np.ndarray, theirs: np.ndarray) -> dict[str, Any]:
     """Returns the difference of the means with Welch's interval and what it says. A single run of mine is compared with
     where a new run of theirs is expected (Student's t, 95 %), and its difference has that width."""
     if min(len(mine), len(theirs)) > 1:
-        difference = intervals.difference(mine, theirs)
+        test = stats.ttest_ind(mine, theirs, equal_var=False).confidence_interval()
+        difference = dict(mean=float(mine.mean() - theirs.mean()), interval=[float(test.low), float(test.high)])
     elif len(theirs) > 1:
-        half = (len(theirs) + 1) ** 0.5 * np.ptp(intervals.t_interval(theirs)) / 2  # of a mean times sqrt(n + 1)
+        half = (len(theirs) + 1) ** 0.5 * np.ptp(lab.mean_of(theirs)["interval"]) / 2  # of a mean times sqrt(n + 1)
         mean = float(mine[0] - theirs.mean())
         difference = dict(mean=mean, interval=[mean - half, mean + half])
     else:
@@ -211,14 +293,51 @@ def beside(mine: np.ndarray, theirs: np.ndarray) -> dict[str, Any]:
     return dict(difference=difference, says=says if len(mine) > 1 else says + ", by one run")
 
 
-# Tables and figures --------------------------------------------------------------------------------------------------
+# Tables and figures -------------------------------------------------------------------------------------------------
+
+COLOURS = {
+    **dict(ppo="#0072b2", ppo_m="#d55e00", ppo_noclip="#56b4e9", trpo="#009e73", trpo_plus="#e69f00"),
+    **dict(reinforce="#999999", a2c="#cc79a7", vmpo="#000000"),
+}
+MARKERS = dict(zip(COLOURS, "os^Dv*Px"))  # in greyscale, colours alone look too much alike
+
+
+def look(algo: str) -> dict[str, Any]:
+    """Returns the style in which an algorithm's lines are drawn."""
+    style = dict(color=COLOURS.get(algo, "#8c564b"), marker=MARKERS.get(algo, "."), label=algo)
+    return style | dict(markersize=3.5, linewidth=1.2)
+
+
+def line_styles(algo_of: dict[str, str]) -> dict[str, dict[str, Any]]:
+    """Returns the style of each label. A label that spells an algorithm (PPO-M is ppo_m) is drawn like that algorithm.
+    Any other label is drawn like its own algorithm if that style is free, else in the next free colour. When no colour
+    is free, lines are dashed."""
+    spelled = {label: label.lower().replace("+", "_plus").replace("-", "_") for label in algo_of}
+    looks, found = [(name, line) for line in ("-", "--", ":", "-.") for name in COLOURS], {}
+    for label in sorted(algo_of, key=lambda x: spelled[x] not in COLOURS):
+        wanted = [(spelled[label], "-"), (algo_of[label], "-"), *looks]
+        found[label] = next((x for x in wanted if x in looks and x not in found.values()), looks[0])
+    return {label: look(found[label][0]) | dict(linestyle=found[label][1], label=label) for label in algo_of}
+
+
+def short(x: float) -> str:
+    """Writes a number with three digits, or a large one with all its digits before the decimal point."""
+    return f"{x:,.0f}" if abs(x) >= 100 else f"{x:.3g}"
+
+
+def text(numbers: dict[str, Any] | None, show: Callable[[float], str] = short) -> str:
+    """Writes an estimate as its mean and, where there is one, its interval."""
+    if numbers is None:
+        return "-"
+    ends = numbers["interval"]
+    return show(numbers["mean"]) + (f" [{', '.join(map(show, ends))}]" if ends else "")
 
 
 def told(pair: dict[str, Any]) -> tuple[str, str]:
     """Returns which argument is switched, and which of the other varying on/off arguments are on."""
     switched, on = pair["switched"], pair["others_on"]
-    names = {1: runs.flag(switched[0], True), 2: "grad-clip (both)" if switched == NINTH else "all together"}
-    others = "on" if on == pair["others"] else ", ".join(runs.flag(name, True) for name in on) or "off"
+    names = {1: flag(switched[0], True), 2: "grad-clip (both)" if switched == NINTH else "all together"}
+    others = "on" if on == pair["others"] else ", ".join(flag(name, True) for name in on) or "off"
     return names.get(len(switched), "all together"), others if pair["others"] else ""
 
 
@@ -232,11 +351,11 @@ TITLES = dict(  # of the tables of the parts of rewards.json
 def columns(part: str, x: dict[str, Any]) -> dict[str, Any]:
     """Returns a row of the table by its columns."""
     if part == "settings":
-        ends = f"{intervals.short(min(x['finals']))} to {intervals.short(max(x['finals']))}"
+        ends = f"{short(min(x['finals']))} to {short(max(x['finals']))}"
         return {"setting": x["label"], "seeds": len(x["seeds"]), "mean [95 % t]": x["mean"], "range": ends}
     if part == "against":
-        row = {"setting": x["label"], "runs": len(x["finals"]), "mean": intervals.mean_of(x["finals"])}
-        row |= {"reference": x["agent"], "its runs": len(x["reference"]), "its mean": intervals.mean_of(x["reference"])}
+        row = {"setting": x["label"], "runs": len(x["finals"]), "mean": lab.mean_of(x["finals"])}
+        row |= {"reference": x["agent"], "its runs": len(x["reference"]), "its mean": lab.mean_of(x["reference"])}
         return row | {"difference [95 %]": x["difference"], "yours is": x["says"]}
     row = dict(algorithm=x["algo"]) | dict(zip(("argument", "others"), told(x)))
     return row | {"seeds": len(x["seeds"]), "on minus off [95 % t]": x["mean"]}
@@ -244,7 +363,7 @@ def columns(part: str, x: dict[str, Any]) -> dict[str, Any]:
 
 def markdown(part: str, found: list[dict[str, Any]]) -> str:
     rows = [dict(environment=x["env_id"]) | columns(part, x) for x in found]
-    texts = [[intervals.text(y) if isinstance(y, dict) else str(y) for y in row.values()] for row in rows]
+    texts = [[text(y) if isinstance(y, dict) else str(y) for y in row.values()] for row in rows]
     lines = [[*rows[0]], ["---"] * len(rows[0]), *texts]
     return "\n".join([f"## {TITLES[part]}\n", *(f"| {' | '.join(line)} |" for line in lines), ""])
 
@@ -252,18 +371,19 @@ def markdown(part: str, found: list[dict[str, Any]]) -> str:
 def draw_curves(settings: list[dict[str, Any]], name: str, path: Path, ylabel: str, yscale: str = "linear") -> None:
     """Draws a panel for each environment, with a line for each setting, and intervals unless they hide one another."""
     env_ids = list(dict.fromkeys(x["env_id"] for x in settings))
-    styles = plots.line_styles({x["label"]: x["algo"] for x in settings})
-    figure, axes = plots.new_figure(1, len(env_ids), (max(4.2, 2.6 * len(env_ids)), 2.5))
+    styles = line_styles({x["label"]: x["algo"] for x in settings})
+    figure = Figure((max(4.2, 2.6 * len(env_ids)), 2.5), layout="constrained")
+    axes = figure.subplots(1, len(env_ids), squeeze=False)
     for of_setting in settings:
         axis, curve = axes[0, env_ids.index(of_setting["env_id"])], of_setting[name]
         x, style = np.array(curve["steps"]) / 1e6, styles[of_setting["label"]]
         axis.plot(x, curve["mean"], **style, markevery=10)
-        if len(styles) <= len(plots.COLOURS) and len(of_setting["seeds"]) > 2:  # with two runs it would fill the panel
+        if len(styles) <= len(COLOURS) and len(of_setting["seeds"]) > 2:  # with two runs it would fill the panel
             axis.fill_between(x, curve["low"], curve["high"], color=style["color"], alpha=0.2, linewidth=0)
     for axis, env_id in zip(axes[0], env_ids):
         axis.set(title=env_id, xlabel="steps (millions)", yscale=yscale)
     axes[0, 0].set_ylabel(ylabel)
-    plots.save_figure(figure, path)
+    lab.save_figure(figure, [], path)
 
 
 def draw_paired(pairs: list[dict[str, Any]], path: Path) -> None:
@@ -271,14 +391,15 @@ def draw_paired(pairs: list[dict[str, Any]], path: Path) -> None:
     with the others off. The small marks are the seeds."""
     places, names = (list(dict.fromkeys(x)) for x in zip(*[((x["algo"], x["env_id"]), told(x)[0]) for x in pairs]))
     size = 0.9 + (3.3 if len(places) < 3 else 2.3) * len(places), 1.1 + 0.3 * len(names)
-    figure, axes = plots.new_figure(1, len(places), size, sharey=True)
+    figure = Figure(size, layout="constrained")
+    axes = figure.subplots(1, len(places), squeeze=False, sharey=True)
     looks = {"on": ("with the others on", "ppo", -0.15), "off": ("with the others off", "trpo_plus", 0.15)}
     looks[""] = "_", "vmpo", 0  # all together
     for x in pairs:
         argument, others = told(x)
         label, like, shift = looks.get(others, ("with some of the others on", "reinforce", 0))
         axis, y = axes[0, places.index((x["algo"], x["env_id"]))], names.index(argument) + shift
-        style, mean, ends = plots.look(like) | dict(label=label, linestyle="none"), *x["mean"].values()
+        style, mean, ends = look(like) | dict(label=label, linestyle="none"), *x["mean"].values()
         axis.plot(x["differences"], [y] * len(x["seeds"]), "|", color=style["color"], alpha=0.6, markersize=8)
         axis.errorbar(mean, y, xerr=ends and [[mean - ends[0]], [ends[1] - mean]], capsize=2, **style)
     for axis, (algo, env_id) in zip(axes[0], places):
@@ -287,7 +408,7 @@ def draw_paired(pairs: list[dict[str, Any]], path: Path) -> None:
     figure.supxlabel("final reward with it minus without it", fontsize=10)
     axes[0, 0].set_yticks(range(len(names)), names)
     axes[0, 0].set_ylim(len(names) - 0.5, -0.5)
-    plots.save_figure(figure, path)
+    lab.save_figure(figure, [], path)
 
 
 # Main ----------------------------------------------------------------------------------------------------------------
@@ -295,8 +416,9 @@ def draw_paired(pairs: list[dict[str, Any]], path: Path) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     args = tyro.cli(Args, args=argv, description=__doc__)
-    found = [read_run(folder) for folder in args.runs] or runs.stop("name one run folder or more")
-    grouped, path = group_runs(found, args.labels), runs.output_folder(args.out, args.runs)
+    found = [read_run(folder) for folder in args.runs] or lab.refuse("name one run folder or more")
+    grouped, path = group_runs(found, args.labels), args.out or found[0]["folder"] / "figures"
+    path.mkdir(parents=True, exist_ok=True)
     complete = {key: [run for run in alike if not run["missing"]] for key, alike in grouped.items()}
     settings, versions, lacking = {key: alike for key, alike in complete.items() if alike}, {}, []
     for run in sum(settings.values(), []):
@@ -308,7 +430,7 @@ def main(argv: list[str] | None = None) -> None:
         notes += [f"runs by different versions of {algo}.py: {counts}"] * (len(of_script) > 1)
     print("".join(f"{note}\n" for note in notes), end="", file=sys.stderr)
     if not settings:
-        runs.stop("no run is complete")
+        lab.refuse("no run is complete")
     results |= dict(scripts=[dict(algo=algo, versions=x) for algo, x in versions.items()])
     results |= dict(settings=[summarize(key, alike, args.kl) for key, alike in settings.items()])
     results["paired"] = paired_differences(settings, lacking) if args.paired else []
@@ -332,4 +454,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    runs.run_program(main)
+    lab.run_program(main)

@@ -1,232 +1,263 @@
-"""Do update steps repeat, and do they raise the reward? This measures the cosine between the whole steps that an
+"""Do update steps repeat, and do they raise the reward? This script measures the cosine between the whole steps that an
 algorithm takes from one checkpoint on independent batches, and how far apart the policies are to which they lead.
 
     python diagnostics/steps.py runs/Hopper-v5__ppo__seed1
+    python diagnostics/steps.py runs/Hopper-v5__ppo__seed1 --repeats 10  # a first look
     python diagnostics/steps.py runs/Hopper-v5__{ppo,trpo}__seed[12] --checkpoints all --out results
     python diagnostics/steps.py runs/Hopper-v5__ppo__seed1 --rewards 20 --step-pairs 2048 50_000
 
-It follows Fig. 13 of "Are Deep Policy Gradient Algorithms Truly Policy Gradient Algorithms?" (TPG). From the same
-checkpoint the algorithm takes 100 whole updates, with the checkpoint's optimizer state and learning rate. Each is made
-on a batch of its own of the size that training uses: segments from resets, with frozen statistics. A step is the change
-of the policy's parameters. Where a line search was rejected, the step is 0, and its cosine with any other counts as 0.
-The KL between two of the policies is averaged over the states of one more batch and over both directions (our choice).
-Intervals are 95 % bootstrap intervals over the steps.
+It draws Fig. 13 of "Are Deep Policy Gradient Algorithms Truly Policy Gradient Algorithms?" (TPG; Ilyas et al. 2018,
+https://arxiv.org/abs/1811.02553v1). From the same checkpoint the algorithm takes 100 whole updates, with the
+checkpoint's optimizer state and learning rate. Each is made on a batch of its own of the size that training uses:
+segments from resets, with frozen statistics. A step is the change of the policy's parameters. Where a line search was
+rejected, the step is 0, and its cosine with any other counts as 0. The KL between two of the policies is averaged over
+the states of one more batch and over both directions (our choice). Intervals are bootstrap intervals over the steps.
 
-With --rewards, it instead measures what such updates do to the true reward: the mean change over updates with Student's
-t interval, and how much the true changes scatter from update to update. The policies before and after an update play
-complete episodes with the same seeds, and every update has seeds of its own, for the policy before it as well. So the
-updates are independent, and what the episodes' noise adds to the variance of their changes can be subtracted. From mean
-and standard deviation follows the share of updates that lower the reward, if true changes are normally distributed. A
-single step, such as those of landscape.py and of "A Closer Look at Deep Policy Gradients" (CL), Fig. 5 to 7, says
-little about it.
+With --rewards it measures, instead, what such updates do to the true reward: the mean change over updates with
+Student's t interval, and how much the true changes scatter from update to update. The policies before and after an
+update play complete episodes with the same seeds, and every update has seeds of its own, for the policy before it as
+well. So the updates are independent, and what the episodes' noise adds to the variance of their changes can be
+subtracted. If true changes are normally distributed, the share of updates that lower the reward follows from their mean
+and their standard deviation. A single step, such as those of landscape.py, says little about it.
+
+To use this script elsewhere, copy gradient.py with it and with lab.py.
 """
 
+import math
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+import gradient
+import lab
 import numpy as np
 import torch
-from matplotlib.axes import Axes
-from measuring import intervals, plots, runs, sampling, table
-from measuring.runs import Source
-from measuring.sampling import GROUP
+import tyro
+from matplotlib.figure import Figure
 from scipy import stats
-
-# Arguments -----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Args(runs.LabelledOptions):
-    checkpoints: tuple[int, ...] | Literal["all"] = ()
-    """iterations, or all that have a step; default: 0 150 300 450, or else the first, the last and two between them"""
-    repeats: int = 100
-    """steps from each checkpoint"""
-    rewards: int = 0
-    """measure, instead, what this many updates from each checkpoint do to the true reward; 20 tell much"""
-    step_pairs: tuple[int, ...] = ()
-    """with --rewards: pairs that an update is computed from, in whole segments; default: as many as in training"""
-    reward_pairs: int = 60_000
-    """with --rewards: approximate number of pairs of the episodes before and after an update, together"""
+from torch import nn
 
 
-# Update steps --------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Args:
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional]  # run folders, all of one environment
+    checkpoints: (
+        tuple[int, ...] | Literal["all"]
+    ) = ()  # default: 0 150 300 450, or else four from the first to the last
+    repeats: int = 100  # steps from each checkpoint
+    rewards: int = 0  # measure, instead, what so many updates from each checkpoint do to the reward; 20 tell much
+    step_pairs: tuple[int, ...] = ()  # with --rewards: pairs of an update, in whole segments; default: as in training
+    reward_pairs: int = 60_000  # with --rewards: about so many pairs for the episodes before and after an update
+    labels: tuple[str, ...] = ()  # one for each run; runs with the same label are averaged; default: the folder's name
+    script: Path | None = None  # the algorithm's script; default: the one in algos/ that the run names
+    out: Path | None = None  # folder of figures and rows; default: figures/ inside the first run
+    format: Literal["png", "pdf", "svg"] = "png"  # format of the figures
+    jobs: int = lab.CORES  # worker processes; the numbers do not depend on it
+    seed: int = 0  # of everything that is sampled here
+    overwrite: bool = False  # measure again what an earlier call has measured
 
 
-def measure_steps(source: Source, seed: int, step_repeats: int) -> dict[str, Any]:
-    """Returns pairwise cosines of the steps from a checkpoint, and pairwise KL of the policies to which they lead."""
-    settings = runs.read_config(source.run)["args"]
-    size, seeds = (settings["num_envs"], settings["num_steps"]), (seed, source.iteration)
-    [obs] = table.side_by_side(fresh_obs, [(source, (*seeds, 1), *size)])
-    updates = table.side_by_side(take_update, [(source, (*seeds, 2, i), *size) for i in range(step_repeats)])
-    after, policy = [parameters for parameters, _ in updates], sampling.checkpoint_state(source)[2].policy
-    steps = (np.stack(after) - sampling.flat_parameters(policy).numpy()).astype(np.float64)
-    pairs = dict(cosine=intervals.cosines(steps, steps), kl=kls(policy, after, obs))
-    numbers = {name: intervals.pairwise(x) for name, x in pairs.items()}
-    for of_pairs in numbers.values():
-        of_pairs["all"] = intervals.raw(of_pairs["all"])
-    return numbers | dict(norms=np.linalg.norm(steps, axis=1).tolist())
+def main(argv: list[str] | None = None) -> None:
+    args = lab.read_options(Args, argv, __doc__, repeats=2, rewards=0)
+    if args.rewards == 1:
+        lab.refuse("--rewards 1: must be 2 or more, or there is no interval")
+    if args.step_pairs and not args.rewards:
+        lab.refuse("--step-pairs: needs --rewards, since other steps are from as many pairs as in training")
+    work = []
+    for of_run in lab.open_runs(args):
+        chosen = of_run if args.checkpoints == "all" else lab.choose(of_run, args.checkpoints)
+        work.append([(checkpoint, asked) for checkpoint in chosen for asked in sizes(args, checkpoint)])
+    if args.rewards:
+        name, measure, describe, draw = "updates", measure_updates, describe_updates, draw_updates
+    else:
+        name, measure, describe, draw = "steps", measure_steps, describe_steps, draw_steps
+    lines = lab.lines_of(args, work, lab.fill(args, name, measure, sum(work, [])))
+    for style, rows in lines:
+        for row in rows:
+            print(f"{style['label']}, iteration {row['iteration']}: {describe(row)}")
+    draw(lines, args.out / f"{name}.{args.format}")
 
 
-def fresh_obs(source: Source, seed: tuple[int, ...], num_envs: int, num_steps: int) -> np.ndarray:
-    return sampling.collect_group(source, seed, num_envs, num_steps)["obs"]
+def sizes(args: Args, checkpoint: lab.Checkpoint) -> list[dict[str, int]]:
+    """Returns how much is measured for each of a checkpoint's rows."""
+    if not args.rewards:
+        return [dict(seed=args.seed, step_repeats=args.repeats)]
+    asked = dict(seed=args.seed, reward_pairs=args.reward_pairs, updates=args.rewards)
+    of_training = (math.prod(lab.batch_shape(checkpoint.run)),)
+    return [asked | dict(step_pairs=pairs) for pairs in dict.fromkeys(args.step_pairs or of_training)]
 
 
-def take_update(source: Source, seed: tuple[int, ...], num_envs: int, num_steps: int) -> tuple[np.ndarray, float]:
-    """Returns the policy parameters [P] after one whole update on a fresh batch, and by how much the surrogate rose on
-    that batch."""
-    script, args, state = sampling.fresh_state(source, seed, num_envs, num_steps)
-    experience = sampling.roll_out(script, args, state)
-    # More environments would shift the schedules of the update, which count in batches of the size that training uses.
-    args = sampling.read_checkpoint(source)[1]
-    batch = script.estimate_advantages(args, state, experience)
-    before = sampling.objective(script, args, state.policy, batch).item()
+# What is measured at a checkpoint ------------------------------------------------------------------------------------
+
+
+def measure_steps(checkpoint: lab.Checkpoint, parallel_map: Callable, seed: int, step_repeats: int) -> dict[str, Any]:
+    """Returns, of n steps s_i = theta'_i - theta [P] from a checkpoint, their norms, the cosines (TPG Fig. 13)
+
+        s_i . s_j / (|s_i| |s_j|)  for i < j,
+
+    and the KL between the policies to which they lead."""
+    seeds, shape = (seed, checkpoint.iteration), lab.batch_shape(checkpoint.run)
+    obs = lab.only_steps(checkpoint, (*seeds, 1), *shape)["obs"]
+    calls = [(checkpoint, (*seeds, 2, i), *shape) for i in range(step_repeats)]
+    after = [parameters for parameters, _ in parallel_map(take_update, *zip(*calls))]
+    policy = lab.frozen_state(checkpoint)[2].policy
+    steps = (np.stack(after) - lab.flat_parameters(policy).numpy()).astype(np.float64)
+    cosines = gradient.above_diagonal(gradient.cosines(steps, steps))
+    kl, norms = gradient.above_diagonal(kls(policy, after, obs)), lab.rounded(np.linalg.norm(steps, axis=1))
+    return dict(cosine=cosines, kl=kl, norms=norms)
+
+
+def take_update(checkpoint: lab.Checkpoint, seed: tuple[int, ...], num_envs: int, num_steps: int) -> tuple:
+    """Returns the policy's parameters [P] after one whole update on a fresh batch, and by how much the surrogate rose
+    on that batch."""
+    script, _, state, steps = lab.fresh_rollout(checkpoint, seed, num_envs, num_steps)
+    # The arguments are training's own, because the schedules of an update count in batches of training's size.
+    args = lab.frozen_state(checkpoint)[1]
+    batch = script.estimate_advantages(args, state, steps)
+    surrogate = lambda: -script.policy_loss(args, state.policy(batch["obs"]), batch).item()
+    before = surrogate()
     script.update(args, state, batch)
-    promised = sampling.objective(script, args, state.policy, batch).item() - before
-    return sampling.flat_parameters(state.policy).numpy(), promised
+    return lab.flat_parameters(state.policy).numpy(), surrogate() - before
 
 
 @torch.no_grad()
-def kls(policy: torch.nn.Module, parameters: list[np.ndarray], obs: np.ndarray) -> np.ndarray:
-    """Returns the mean KL [n, n] on the states between the policies with these parameters, which are n vectors [P].
-    Both directions are averaged."""
-    at = [sampling.with_parameters(policy, torch.as_tensor(x))(torch.from_numpy(obs)) for x in parameters]
-    means, stds = (np.stack([getattr(x, name).double().numpy() for x in at]) for name in ("mean", "stddev"))
-    means -= means.mean(0)  # the KL stays the same, but the differences below lose fewer digits
-    # KL(i || j) is a sum of products of a term of i and a term of j, so one matrix product replaces n^2 comparisons.
-    of_i = np.stack([stds**2 + means**2, means, np.ones_like(means)], -1).reshape(len(at), -1)
-    of_j = np.stack([1 / stds**2, -2 * means / stds**2, means**2 / stds**2], -1).reshape(len(at), -1)
+def kls(policy: nn.Module, parameters: list[np.ndarray], obs: np.ndarray) -> np.ndarray:
+    """Returns the mean KL [n, n] on the states between the policies with these n vectors of parameters [P], over both
+    directions. With means m and standard deviations s [B, action],
+
+        KL(i || j) = sum ((s_i^2 + m_i^2) / s_j^2 - 2 m_i m_j / s_j^2 + m_j^2 / s_j^2 - 1) / 2 + ln s_j - ln s_i
+
+    is a sum of products of a term of i and a term of j, so that one matrix product replaces n^2 comparisons."""
+    pis = [lab.with_parameters(policy, torch.as_tensor(x))(torch.from_numpy(obs)) for x in parameters]
+    means, stds = (np.stack([getattr(pi, name).double().numpy() for pi in pis]) for name in ("mean", "stddev"))
+    means -= means.mean(0)  # The KL stays the same, but the differences below lose fewer digits.
+    of_i = np.stack([stds**2 + means**2, means, np.ones_like(means)], -1).reshape(len(pis), -1)
+    of_j = np.stack([1 / stds**2, -2 * means / stds**2, means**2 / stds**2], -1).reshape(len(pis), -1)
     logs = np.log(stds).sum((1, 2))
-    found = (of_i @ of_j.T - means[0].size) / 2 + logs - logs[:, None]
-    return (found + found.T) / (2 * len(obs))
+    one_way = (of_i @ of_j.T - means[0].size) / 2 + logs - logs[:, None]
+    return (one_way + one_way.T) / (2 * len(obs))
 
 
-# Rewards -------------------------------------------------------------------------------------------------------------
+def measure_updates(
+    checkpoint: lab.Checkpoint, parallel_map: Callable, seed: int, reward_pairs: int, updates: int, step_pairs: int
+) -> dict[str, Any]:
+    """Returns, for so many updates from step_pairs pairs each, means and standard deviations of the returns before and
+    after it and of their differences seed by seed, and by how much the surrogate rose (promised)."""
+    (_, num_steps), seeds = lab.batch_shape(checkpoint.run), (seed, checkpoint.iteration)
+    length = np.mean([length for _, length in lab.play(checkpoint, (*seeds, 3), 0, lab.GROUP)])
+    shape = max(1, round(step_pairs / num_steps)), num_steps
+    calls = [(checkpoint, (*seeds, 4, shape[0], i), *shape) for i in range(updates)]
+    taken = list(parallel_map(take_update, *zip(*calls)))
+    before = lab.flat_parameters(lab.frozen_state(checkpoint)[2].policy).numpy()
+    episodes, calls = max(2, round(reward_pairs / 2 / length)), []
+    for i, (after, _) in enumerate(taken):
+        calls += [(checkpoint, (*seeds, 5, step_pairs, i), 0, episodes, x) for x in (before, after)]
+    returns = [np.array(played)[:, 0] for played in parallel_map(lab.play, *zip(*calls))]
+    changes = []
+    for x, y, (_, promised) in zip(returns[::2], returns[1::2], taken):
+        of_update = dict(before=x, after=y, difference=y - x)
+        numbers = {name: dict(mean=z.mean().item(), std=z.std(ddof=1).item()) for name, z in of_update.items()}
+        changes.append(numbers | dict(promised=promised))
+    return dict(changes=changes, episodes=episodes)
 
 
-def measure_updates(source: Source, seed: int, reward_pairs: int, updates: int, step_pairs: int) -> dict[str, Any]:
-    """Returns the changes of the return by so many updates from step_pairs pairs each."""
-    num_steps, seeds = runs.read_config(source.run)["args"]["num_steps"], (seed, source.iteration)
-    length = np.mean([length for _, length in sampling.play(source, (*seeds, 3), 0, GROUP)])
-    size = max(1, round(step_pairs / num_steps)), num_steps
-    taken = table.side_by_side(take_update, [(source, (*seeds, 4, size[0], i), *size) for i in range(updates)])
-    before = sampling.flat_parameters(sampling.checkpoint_state(source)[2].policy).numpy()
-    policies = [(source, (*seeds, 5, step_pairs, i), x) for i, (after, _) in enumerate(taken) for x in (before, after)]
-    episodes = max(2, round(reward_pairs / 2 / length))
-    returns = [np.array(x)[:, 0] for x in sampling.play_policies(policies, 0, episodes)]
-    changes = [intervals.paired_change(*x) for x in zip(returns[::2], returns[1::2])]
-    changes = [x | dict(promised=promised) for x, (_, promised) in zip(changes, taken)]
-    return dict(changes=changes, episodes=episodes) | over_updates(changes, episodes)
+# What follows from the rows, and the figures -------------------------------------------------------------------------
 
 
-def over_updates(changes: list[dict[str, Any]], episodes: int) -> dict[str, Any]:
-    """Returns over the updates, of whose changes each is a mean over episodes, the mean change, the standard deviation
-    of the true changes, and the share of updates that lower the reward."""
-    means = np.array([x["mean"] for x in changes])
-    # A 95 % t interval of n episodes is t_(n-1) standard errors wide to either side.
-    errors = np.array([np.diff(x["interval"]).item() for x in changes]) / (2 * stats.t.ppf(0.975, episodes - 1))
-    noise = (errors**2).mean()
+def change_of(update: dict[str, Any], episodes: int) -> dict[str, Any]:
+    """Returns an update's mean change of the return and its 95 % interval, mean -+ t std / sqrt(episodes)."""
+    mean, error = update["difference"]["mean"], update["difference"]["std"] / episodes**0.5
+    half = (stats.t.ppf(0.975, episodes - 1) * error).item()
+    return dict(mean=mean, interval=[mean - half, mean + half])
 
-    def spread(x: np.ndarray) -> np.ndarray:
-        return np.maximum(x.var(-1, ddof=1) - noise, 0) ** 0.5
 
-    def harmful(x: np.ndarray) -> np.ndarray:
-        return stats.norm.cdf(-x.mean(-1) / np.maximum(spread(x), 1e-12))
+def over_updates(row: dict[str, Any]) -> dict[str, Any]:
+    """Returns, over a row's updates, whose changes are means over n episodes each, the mean change, the standard
+    deviation of the true changes, and the share of updates that lower the reward,
 
-    shares = {name: intervals.bootstrap(f, means) for name, f in dict(spread=spread, harmful=harmful).items()}
-    return dict(change=intervals.mean_of(means), noise=noise.item() ** 0.5) | shares
+        spread^2 = var(changes) - mean(std^2 / n),    harmful = Phi(-mean(changes) / spread)."""
+    changes = np.array([update["difference"]["mean"] for update in row["changes"]])
+    noise = np.mean([update["difference"]["std"] ** 2 / row["episodes"] for update in row["changes"]])
+
+    def spread(x: np.ndarray, axis: int = -1) -> np.ndarray:
+        return np.maximum(x.var(axis, ddof=1) - noise, 0) ** 0.5
+
+    def harmful(x: np.ndarray, axis: int = -1) -> np.ndarray:
+        return stats.norm.cdf(-x.mean(axis) / np.maximum(spread(x, axis), 1e-12))
+
+    numbers = dict(change=lab.mean_of(changes), noise=noise.item() ** 0.5)
+    return numbers | dict(spread=bootstrap(spread, changes), harmful=bootstrap(harmful, changes))
+
+
+def bootstrap(statistic: Callable, x: np.ndarray) -> dict[str, Any]:
+    """Returns a statistic of x [n] for whose interval there is no formula, and its 95 % BCa interval. There is none
+    where it degenerates because all draws are alike."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # scipy warns of an interval that degenerates.
+        ends = stats.bootstrap([x], statistic, n_resamples=10_000, batch=1000, rng=0).confidence_interval
+    interval = [float(ends.low), float(ends.high)] if np.isfinite(ends).all() else None
+    return dict(mean=float(statistic(x)), interval=interval)
 
 
 def describe_steps(row: dict[str, Any]) -> str:
-    cosine, kl = (intervals.text(row[name]) for name in ("cosine", "kl"))
+    cosine, kl = lab.in_words(gradient.pairwise(row["cosine"])), lab.in_words(gradient.pairwise(row["kl"]))
     return f"cosine between steps {cosine}, KL between their policies {kl} nats"
 
 
 def describe_updates(row: dict[str, Any]) -> str:
     """Says in one line what the updates of a row do to the reward."""
-    harmful, spread = intervals.text(row["harmful"], "{:.0%}".format), intervals.text(row["spread"])
+    numbers = over_updates(row)
     text = f"{row['updates']} updates from {row['step_pairs']:,} pairs change the reward by "
-    text += f"{intervals.text(row['change'], '{:+,.3g}'.format)} on average"
-    if not row["spread"]["mean"]:  # the share would be 0 or 1, whatever the mean's interval says
+    text += f"{lab.in_words(numbers['change'], '{:+,.3g}')} on average"
+    if not numbers["spread"]["mean"]:  # The share would be 0 or 1, whatever the mean's interval says.
         return f"{text}; the noise of the episodes explains all their scatter, so how many lower it cannot be told"
-    return f"{text}, and by a standard deviation of {spread} from one to another; {harmful} of them lower it"
+    text += f", and by a standard deviation of {lab.in_words(numbers['spread'])} from one to another; "
+    return text + f"{lab.in_words(numbers['harmful'], '{:.0%}')} of them lower it"
 
 
-# Figures -------------------------------------------------------------------------------------------------------------
+def draw_steps(lines: list[lab.Line], path: Path) -> None:
+    """Draws the pairwise cosine and KL of update steps over training (TPG Fig. 13)."""
+    figure = Figure((7.5, 3), layout="constrained")
+    axes = figure.subplots(1, 2)
+    apart = 0.009 * max(row["iteration"] for _, rows in lines for row in rows)
+    for axis, name in zip(axes, ("cosine", "kl")):
+        lab.draw_runs(axis, lines, "iteration", lambda row, name=name: gradient.pairwise(row[name]), apart)
+    axes[0].set(xlabel="iteration", ylabel="cosine between update steps")
+    axes[1].set(xlabel="iteration", ylabel="KL between policies (nats)", yscale="log")
+    axes[0].plot([], [], "|", color="0.4", markersize=10, label="95 % interval over steps")
+    lab.save_figure(figure, lines, path)
 
 
-def draw_rewards(styles: list[dict[str, Any]], measured_of_runs: list[list[dict[str, Any]]], path: Path) -> None:
+def draw_updates(lines: list[lab.Line], path: Path) -> None:
     """Draws a dot for each update, sorted by what it did to the reward, with its interval: panels below one another for
-    the numbers of step pairs, and beside one another for the iterations."""
-    places = [(x["step_pairs"], x["iteration"]) for measured in measured_of_runs for x in measured]
-    sizes, iterations = (list(dict.fromkeys(sorted(x))) for x in zip(*places))
-    of_figure = 1.2 + 2.4 * len(iterations), 0.4 + 2.2 * len(sizes)
-    figure, axes = plots.new_figure(len(sizes), len(iterations), of_figure, sharex=True)
-    for style, measured in zip(styles, measured_of_runs):
-        for row in measured:
-            draw_dots(axes[sizes.index(row["step_pairs"]), iterations.index(row["iteration"])], row, style)
+    the numbers of step pairs, and beside one another for the iterations. Runs with one label share their dots."""
+    cells = lab.gather(lines, "step_pairs", "iteration")
+    sizes = sorted({rows[0]["step_pairs"] for _, rows in cells})
+    iterations = sorted({rows[0]["iteration"] for _, rows in cells})
+    figure = Figure((max(5, 1.4 + 2.4 * len(iterations)), 0.4 + 2.2 * len(sizes)), layout="constrained")
+    axes = figure.subplots(len(sizes), len(iterations), squeeze=False, sharex=True)
+    for style, rows in cells:
+        axis = axes[sizes.index(rows[0]["step_pairs"]), iterations.index(rows[0]["iteration"])]
+        points = [change_of(update, row["episodes"]) for row in rows for update in row["changes"]]
+        points.sort(key=lambda point: point["mean"])
+        at = 100 * (np.arange(len(points)) + 0.5) / len(points)
+        means = [point["mean"] for point in points]
+        axis.plot(at, means, **style | dict(linestyle="", markersize=3))
+        axis.vlines(at, *np.transpose([point["interval"] for point in points]), color=style["color"], linewidth=0.5)
+        axis.axhline(np.mean(means), color=style["color"], linewidth=0.8, linestyle="--")
     for panels, pairs in zip(axes, sizes):
         panels[0].set_ylabel(f"change of the return by\nan update from {pairs:,} pairs", fontsize=9)
-        for axis, iteration in zip(panels, iterations):
-            axis.axhline(0, color="black", linewidth=0.8)
-            axis.set_title(f"iteration {iteration}", fontsize=10)
-            axis.set_xlabel("updates, sorted (%)", fontsize=9)
-    plots.save_figure(figure, path)
-
-
-def draw_dots(axis: Axes, row: dict[str, Any], style: dict[str, Any]) -> None:
-    points = sorted(row["changes"], key=lambda x: x["mean"])
-    x = 100 * (np.arange(len(points)) + 0.5) / len(points)
-    plots.draw_points(axis, x, points, style | dict(linestyle="", markersize=3, elinewidth=0.5))
-    axis.axhline(row["change"]["mean"], color=style["color"], linewidth=0.8, linestyle="--")
-
-
-def draw_steps(settings: list[plots.Setting], path: Path) -> None:
-    """Draws the pairwise cosine and KL of update steps over training (TPG Fig. 13)."""
-    figure, axes = plots.new_figure(1, 2, (6.5, 2.8))
-    for style, of_runs in settings:
-        for axis, name in zip(axes[0], ("cosine", "kl")):
-            lines = [([row["iteration"] for row in measured], [row[name] for row in measured]) for measured in of_runs]
-            plots.draw_setting(axis, lines, style)
-    axes[0, 0].set(xlabel="iteration", ylabel="cosine between update steps")
-    axes[0, 1].set(xlabel="iteration", ylabel="KL between policies (nats)", yscale="log")
-    plots.save_figure(figure, path)
-
-
-# Main ----------------------------------------------------------------------------------------------------------------
-
-
-def main(argv: list[str] | None = None) -> None:
-    args = runs.read_options(Args, argv, __doc__, repeats=2, rewards=0)
-    if args.rewards == 1:
-        runs.stop("--rewards 1: must be 2 or more, or there is no interval")
-    if args.step_pairs and not args.rewards:
-        runs.stop("--step-pairs: needs --rewards, since other steps are from as many pairs as in training")
-    chosen = []
-    for sources in runs.open_runs(args.runs, args.script):
-        some = () if args.checkpoints == "all" else runs.choose(sources, args.checkpoints)
-        chosen.append(runs.with_step(sources, tuple(source.iteration for source in some)))
-    styles, say = plots.run_styles(args.runs, args.labels), describe_updates if args.rewards else describe_steps
-    work = [[(source, sizes) for source in sources for sizes in sizes_of(args, source)] for sources in chosen]
-    name, measure = ("updates", measure_updates) if args.rewards else ("steps", measure_steps)
-    rows = iter(table.fill(args, name, measure, sum(work, [])))
-    measured = [[next(rows) for _ in of_run] for of_run in work]
-    for style, of_run in zip(styles, measured):
-        for row in of_run:
-            print(f"{style['label']}, {row['run'].split('__')[-1]}, {plots.title([row])}: {say(row)}")
-    if args.rewards:
-        draw_rewards(styles, measured, runs.figure_path(args, name))
-    else:
-        draw_steps(plots.by_setting(styles, measured), runs.figure_path(args, name))
-
-
-def sizes_of(args: Args, source: Source) -> list[dict[str, int]]:
-    """Returns how much is measured for each of a checkpoint's rows."""
-    if not args.rewards:
-        return [dict(step_repeats=args.repeats)]
-    sizes = dict.fromkeys(args.step_pairs or (runs.batch_size(runs.read_config(source.run)),))
-    return [dict(reward_pairs=args.reward_pairs, updates=args.rewards, step_pairs=pairs) for pairs in sizes]
+    for axis in axes.flat:
+        axis.axhline(0, color="black", linewidth=0.8)
+    for top, bottom, iteration in zip(axes[0], axes[-1], iterations):
+        top.set_title(f"iteration {iteration}", fontsize=10)
+        bottom.set_xlabel("updates, sorted (%)", fontsize=9)
+    axes[0, 0].plot([], [], "|", color="0.4", markersize=10, label="95 % interval over episodes")
+    axes[0, 0].plot([], [], "--", color="0.4", linewidth=0.8, label="mean over updates")
+    lab.save_figure(figure, lines, path)
 
 
 if __name__ == "__main__":
-    runs.run_program(main)
+    lab.run_program(main)

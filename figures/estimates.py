@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import functools
 import json
-import sys
-from collections.abc import Container, Iterable
+import warnings
+from collections.abc import Callable, Container, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy import stats
-
-sys.path.append(str(Path(__file__).parent.parent / "diagnostics"))
-
-from measuring import intervals
 
 FIGURES = Path(__file__).parent
 PLACES = "Walker2d", "Hopper", "Humanoid"
@@ -57,7 +53,40 @@ def two_digits(x: float) -> str:
     return plain(x, 1 - int(np.floor(np.log10(abs(x))))) if x else "0"
 
 
+def percent(x: float) -> str:
+    return f"{100 * x:.2g} %"
+
+
 # Estimates -----------------------------------------------------------------------------------------------------------
+
+
+def weighted_sum(samples: list[np.ndarray], weights: Iterable[float]) -> tuple[float, float, float]:
+    """Returns the sum of the weighted means of independent samples [n], [m], ..., its standard error, and its degrees
+    of freedom by Satterthwaite. For two samples with the weights 1 and -1 these are Welch's."""
+    parts = [w**2 * np.var(x, ddof=1) / len(x) for w, x in zip(weights, samples)]
+    spread = sum(part**2 / (len(x) - 1) for part, x in zip(parts, samples))
+    mean = float(sum(w * np.mean(x) for w, x in zip(weights, samples)))
+    return mean, float(sum(parts) ** 0.5), float(sum(parts) ** 2 / spread) if spread else 1.0
+
+
+def bootstrap(statistic: Callable, *samples: np.ndarray, level: float = 0.95) -> dict[str, Any]:
+    """Returns a statistic of samples [n], [m], ... for whose interval there is no formula, and its BCa interval if each
+    sample has two runs or more. There is no interval where it degenerates because all draws are alike."""
+    value, ends = float(statistic(*samples)), None
+    if min(map(len, samples)) > 1:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # scipy warns where an interval degenerates
+            both = stats.bootstrap(
+                samples,
+                lambda *x, axis: statistic(*x),
+                n_resamples=10_000,
+                batch=1000,
+                vectorized=True,
+                confidence_level=level,
+                rng=0,
+            ).confidence_interval
+        ends = [float(both.low), float(both.high)] if np.isfinite(both).all() else None
+    return dict(mean=value, interval=ends)
 
 
 class Estimate:
@@ -66,7 +95,7 @@ class Estimate:
 
     def __init__(self, samples: Iterable[np.ndarray], weights: Iterable[float] = (1,)):
         self.samples, self.weights = [np.asarray(x, float) for x in samples], tuple(weights)
-        self.mean, self.error, self.freedom = intervals.weighted_sum(self.samples, self.weights)
+        self.mean, self.error, self.freedom = weighted_sum(self.samples, self.weights)
         self.seeds = min(map(len, self.samples))
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
@@ -77,7 +106,7 @@ class Estimate:
         """Returns the least and the largest end of Student's and of the BCa interval, so that no verdict depends on
         the kind."""
         total = lambda *x: sum(w * y.mean(-1) for w, y in zip(self.weights, x))
-        both = self.interval(level), intervals.bootstrap(total, *self.samples, level=level)["interval"]
+        both = self.interval(level), bootstrap(total, *self.samples, level=level)["interval"]
         return min(x for x, _ in both), max(x for _, x in both)
 
     def p(self) -> float:

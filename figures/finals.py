@@ -20,7 +20,7 @@ import tyro
 
 sys.path.append(str(Path(__file__).parent.parent / "diagnostics"))
 
-from measuring import runs  # noqa: I001
+import lab
 import rewards
 
 
@@ -40,7 +40,7 @@ def numbers(run: rewards.Run) -> dict[str, float]:
     """Returns a run's final reward, the mean of its last 50 iterations with an episode's end, and as training logged
     them the explained variance, averaged over the second half of training, the mean KL of an iteration in nats, over
     all of it, and the entropy of the last iteration. (REINFORCE has no explained variance.)"""
-    rows, returns = runs.read_progress(run["folder"]), run["returns"][1]
+    rows, returns = rewards.read_progress(run["folder"]), run["returns"][1]
     half = len(rows) // 2
     parts = dict(explained_variance=rows[half:], mean_kl=rows, entropy=rows[-1:])
     found = {name: np.mean([float(x[name]) for x in of]) for name, of in parts.items() if name in rows[0]}
@@ -50,22 +50,22 @@ def numbers(run: rewards.Run) -> dict[str, float]:
 
 def label_of(run: rewards.Run, labels: tuple[str, ...]) -> str:
     """Returns the one label whose flags the run has."""
-    flags, found = {runs.flag(*x) for x in run["setting"].items()}, []
+    flags, found = {rewards.flag(*x) for x in run["setting"].items()}, []
     for label, _, spelled in (x.partition("=") for x in labels):
         algo, *others = spelled.split()
-        found += [label] * (flags >= {runs.flag("algo", algo), *others})
+        found += [label] * (flags >= {rewards.flag("algo", algo), *others})
     if len(found) != 1:
-        runs.stop(f"{run['folder']}: it is {' and '.join(found) or 'none of the labels'}")
+        lab.refuse(f"{run['folder']}: it is {' and '.join(found) or 'none of the labels'}")
     return found[0]
 
 
 def collect(folders: tuple[Path, ...], labels: tuple[str, ...], stopped: tuple[Path, ...]) -> list[dict[str, Any]]:
     """Returns a record for each setting in an environment, with its numbers by run."""
-    found = [rewards.read_run(x) for x in folders] or runs.stop("name one run folder or more")
+    found = [rewards.read_run(x) for x in folders] or lab.refuse("name one run folder or more")
     ended_early = {x.resolve() for x in stopped}
     for run in found:
         if bool(run["missing"]) != (run["folder"].resolve() in ended_early) or not len(run["returns"][0]):
-            runs.stop(f"{run['folder']}: {run['missing'] or 'it is complete, and so not one that was stopped'}")
+            lab.refuse(f"{run['folder']}: {run['missing'] or 'it is complete, and so not one that was stopped'}")
     records, given = [], tuple(label_of(run, labels) for run in found if labels)
     for (env_id, label), alike in rewards.group_runs(found, given).items():
         alike = sorted(alike, key=lambda run: run["seed"])
@@ -85,4 +85,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    runs.run_program(main)
+    lab.run_program(main)

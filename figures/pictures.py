@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from measuring import plots
+from matplotlib.ticker import LogLocator, NullFormatter
 from PIL import Image
 
 STYLES = dict(Walker2d=("#0072b2", "o"), Hopper=("#d55e00", "s"), Humanoid=("#009e73", "D"))
@@ -29,7 +29,17 @@ def style_of(name: str) -> dict[str, Any]:
 
 def new_figure(rows: int, columns: int, height: float, **style: Any) -> tuple[Figure, np.ndarray]:
     """Returns a figure as wide as a page of GitHub shows it at 100 pixels an inch, and its axes [rows, columns]."""
-    return plots.new_figure(rows, columns, (8.8, height), **style)
+    figure = Figure(figsize=(8.8, height), layout="constrained")
+    return figure, figure.subplots(rows, columns, squeeze=False, **style)
+
+
+def label_log_axis(axis: Axes) -> None:
+    """Writes plain numbers on a logarithmic vertical axis. They include multiples of 2 and 5 where the ends of the axis
+    differ by a factor of 500 at most."""
+    low, high = axis.get_ylim()
+    axis.yaxis.set_major_locator(LogLocator(subs=(1,) if high > 500 * low else (1, 2, 5)))
+    axis.yaxis.set_major_formatter(lambda x, _: f"{x:,.9g}")
+    axis.yaxis.set_minor_formatter(NullFormatter())
 
 
 def draw_estimate(axis: Axes, x: Any, at: float, name: str, dots: float, label: str | None) -> None:

@@ -177,15 +177,15 @@ def main(argv: list[str] | None = None) -> None:
             print(f"{name:<24} {len(protocols.kept(name)):>4} of {len(protocols.planned(name)):>4} runs")
         return
     if unknown := [name for name in args.parts if name not in PARTS]:
-        experiments.runs.stop(f"there is no part {', '.join(unknown)}; they are {', '.join(PARTS)}")
+        experiments.lab.refuse(f"there is no part {', '.join(unknown)}; they are {', '.join(PARTS)}")
     (args.runs_dir / "logs").mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(args.runs_dir / "train.lock", timeout=0):
             failed = train_all(args)
     except Timeout:
-        experiments.runs.stop(f"another process trains in {args.runs_dir}")
+        experiments.lab.refuse(f"another process trains in {args.runs_dir}")
     raise SystemExit(1 if failed else 0)
 
 
 if __name__ == "__main__":
-    experiments.runs.run_program(main)
+    experiments.lab.run_program(main)

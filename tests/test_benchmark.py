@@ -160,11 +160,12 @@ def test_a_new_flag_renames_only_the_runs_that_use_it(tmp_path, monkeypatch):
     settings = "definition", "--envs", "Hopper", "--seeds", "1"
     before = names_of(*settings)
     flag = "    seed: int = 1  # seed of all random numbers\n"
+    (tmp_path / "algos").mkdir()
     for algo in ("ppo", "ppo_m", "trpo", "trpo_plus"):
         source = (ROOT / "algos" / f"{algo}.py").read_text()
         assert flag in source
-        (tmp_path / f"{algo}.py").write_text(source.replace(flag, f"{flag}    new: bool = False  # a new flag\n"))
-    monkeypatch.setattr(experiments.runs, "script_of", lambda algo: tmp_path / f"{algo}.py")
+        (tmp_path / "algos" / f"{algo}.py").write_text(source.replace(flag, f"{flag}    new: bool = False  # a new flag\n"))
+    monkeypatch.setattr(experiments, "ROOT", tmp_path)
     assert names_of(*settings) == before and len(set(before)) == len(before)
     assert not {*names_of(*settings, "--set", "--new")} & {*before}
 
@@ -256,8 +257,8 @@ def test_a_run_that_another_process_trains_waits_and_holds_nothing_up(runs, monk
     first, second = (experiments.Run("", "", None, runs / x, runs / f"{x}.log", False) for x in ("first", "second"))
     first.folder.mkdir()
     second.folder.mkdir()
-    answers, in_use = [False], experiments.runs.in_use
-    monkeypatch.setattr(experiments.runs, "in_use", lambda folder: answers.pop() if answers else in_use(folder))
+    answers, in_use = [False], experiments.in_use
+    monkeypatch.setattr(experiments, "in_use", lambda folder: answers.pop() if answers else in_use(folder))
     with open(first.folder / ".lock", "a") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         thread = threading.Thread(target=experiments.launch_local, args=(1, [first, second]))

@@ -3,6 +3,7 @@ script is accused. figures/report/plant.py trains the same bugs and counts."""
 
 import sys
 
+import lab
 import pytest
 from conftest import ALGOS, ROOT, load
 
@@ -16,7 +17,7 @@ SETTINGS |= dict(checkpoint_every=3, entropy_coef=0.01, bound_action="clip")
 @pytest.fixture(scope="module")
 def judged(tmp_path_factory):
     """Returns a function that judges a script at the first checkpoint of a run that has not trained."""
-    runs, recorded, checks = load("script_checks").runs, sys.modules["measuring.recorded"], load("script_checks").checks
+    recorded, checks = load("recorded"), load("checks")
 
     def judge(algo, script, names=None, **settings):
         module, folder = load(algo), tmp_path_factory.mktemp("runs")
@@ -25,7 +26,7 @@ def judged(tmp_path_factory):
         (folder / "checkpoints").mkdir()
         module.write_config(args, folder)
         module.save_checkpoint(args, folder, module.State(args))
-        subject = recorded.Script(runs.Source(script, folder, 0), 0)
+        subject = recorded.Script(lab.Checkpoint(script, folder, 0), 0)
         chosen = [x for x in load("script_checks").CHECKS if names is None or x.find.__name__ in names]
         return {x["check"]: x["status"] for x in checks.judge(chosen, subject)}
 

@@ -298,7 +298,7 @@ def test_numpy_and_the_folder_are_enough(runs):
     (runs / "my_ppo.py").write_text(FILLED)
     code = f"""if True:
         import runpy, sys
-        sys.modules |= dict.fromkeys({["torch", "matplotlib", "tyro", "gymnasium", "measuring"]})
+        sys.modules |= dict.fromkeys({["torch", "matplotlib", "tyro", "gymnasium", "lab"]})
         sys.argv = ["copy", "my_ppo.py"]
         runpy.run_path("copy", run_name="__main__")
     """

@@ -1,29 +1,29 @@
 """What all diagnostics share: fresh segments, frozen checkpoints, and a script's contract."""
 
-import ast
 import re
 import shutil
 import subprocess
 import sys
 
 import imageio
+import lab
 import numpy as np
 import pytest
-from conftest import CALLS, ROOT, TINY, flags_of, load
-from measuring import sampling
-from measuring.runs import CONTRACT, note
-from problems import rows, source_of
+from conftest import CALLS, ROOT, load
+from problems import checkpoint_of, rows
 
 pytestmark = [pytest.mark.usefixtures("figures"), pytest.mark.xdist_group("diagnostics")]  # one worker, so one pool
 
 
-def test_groups_are_whole_segments_and_a_shorter_one(known):
-    for K in (100, 256):  # from a reset to a cut that is no terminal state
-        group = sampling.collect_group(source_of(known / "ppo", 2), (3,), 1, K)
-        assert len(group["obs"]) == K and group["ends"][-1] and not group["terminations"][-1]
-        assert np.abs(group["actions"][0]).max() > 0 and group["episodes"][0][1] == np.flatnonzero(group["ends"])[0] + 1
-    assert sampling.groups(1100, 256) == [(4, 256), (1, 76)]
-    assert sampling.groups(10 * 256, 256) == [(8, 256), (2, 256)]
+def test_fresh_pairs_are_whole_segments_and_the_start_of_one_more(known):
+    checkpoint, shapes = checkpoint_of(known / "ppo", 2), []
+    for pairs in (100, 256):  # from a reset to a cut that is no terminal state
+        steps = lab.fresh_segments(checkpoint, map, (3,), pairs)
+        assert len(steps["obs"]) == pairs and steps["ends"][-1] and not steps["terminations"][-1]
+    keep = lambda checkpoint, seed, *shape: shapes.append((seed, *shape)) or dict(x=np.zeros(1))
+    for pairs in (1100, 2560):
+        lab.fresh_segments(checkpoint, map, (5,), pairs, keep)
+    assert shapes == [((5, 0), 4, 256), ((5, 1), 1, 76), ((5, 0), 8, 256), ((5, 1), 2, 256)]
 
 
 def plain(x):
@@ -38,17 +38,16 @@ def plain(x):
 @pytest.mark.parametrize("algo", ("ppo", "reinforce"))
 @pytest.mark.parametrize("name, measure", [("steps", "take_update"), ("landscape", "take_step")])
 def test_updates_leave_the_checkpoint_as_it_was(known, name, measure, algo):
-    module = load(name)
-    source = source_of(known / algo, 1, algo)
-    _, _, state = sampling.read_checkpoint(source)
-    arguments = dict(take_update=(1, 256), take_step=(256, [(0, 0), (1, 2)]))[measure]
+    module, checkpoint = load(name), checkpoint_of(known / algo, 1, algo)
+    _, _, state = lab.cached_state(checkpoint)
+    arguments = dict(take_update=((3,), 1, 256), take_step=(map, (3,), 256, [(0, 0), (1, 2)]))[measure]
 
     def parts():
         found = {name: plain(part) for name, part in vars(state).items() if name not in ("workers", "rng")}
         return found | dict(rng=plain(state.rng.bit_generator.state))
 
     before = parts()
-    first, again = (getattr(module, measure)(source, (3,), *arguments) for _ in range(2))
+    first, again = (getattr(module, measure)(checkpoint, *arguments) for _ in range(2))
     assert plain(first) == plain(again) and parts() == before
 
 
@@ -56,60 +55,55 @@ def test_statistics_are_frozen(known):
     def moments(state):
         return plain([[x.count, x.mean, x.std] for x in (state.obs_stats, state.reward_stats)])
 
-    source = source_of(known / "few_ppo", 2)
-    script, args, state = sampling.checkpoint_state(source)
+    checkpoint = checkpoint_of(known / "few_ppo", 2)
+    script, args, state = lab.frozen_state(checkpoint)
     found = moments(state)
-    sampling.roll_out(script, args, state)
+    script.rollout(args, state)
     assert moments(state) == found and min(found[0][2]) > 0 and found[1][2] > 0  # a copy, and frozen
-    script, args, state = sampling.training_state(source)
+    script, args, state = lab.training_state(checkpoint)
     assert moments(state) == found
-    sampling.roll_out(script, args, state)
+    script.rollout(args, state)
     assert moments(state)[0][0] >= found[0][0] + 2 * 64
 
 
-def test_an_episode_that_never_ends_is_refused(runs, capsys, monkeypatch):
-    for name, most, sentence in (
-        ("Endless", 500, "an episode has not ended after 500 steps"),
-        ("Clock", 4, "its time limit is 5 steps, and episodes of up to 4 can be played"),
-    ):
-        load("ppo").main(flags_of("ppo", env_id=f"environments:{name}-v0", run_name=name, **TINY))
-        monkeypatch.setattr(sampling, "ENDLESS", most)
-        with pytest.raises(SystemExit) as ended:
-            load("evaluate").main([f"runs/{name}", "--episodes", "2", "--jobs", "1"])
-        assert ended.value.code == 2 and sentence in capsys.readouterr().err.splitlines()[-1]
+CONTRACT = "Args State load_checkpoint restore rollout estimate_advantages policy_loss update".split()
 
 
 def test_the_contract_is_all_that_diagnostics_use_of_a_script(capsys):
-    files = [ROOT / "diagnostics" / f"{name}.py" for name in (*CALLS, "report")]
-    used = set()
-    for path in [*files, *(ROOT / "diagnostics" / "measuring").glob("*.py")]:
-        used |= set(re.findall(r"(?<![.\w])script\.([A-Za-z_]+)", path.read_text()))
-    needed = set(CONTRACT)
-    assert needed <= used <= needed | {"name", "read_bytes", "value_loss"}
+    files, used = [ROOT / "diagnostics" / f"{name}.py" for name in CALLS], set()
+    for path in [*files, ROOT / "diagnostics" / "lab.py", *(ROOT / "diagnostics" / "report").glob("*.py")]:
+        used |= set(re.findall(r"(?<![.\w])(?:script|module)\.([A-Za-z_]+)", path.read_text()))
+    assert {*CONTRACT} <= used <= {*CONTRACT, "name", "read_bytes", "read_text", "value_loss"}
     described = (ROOT / "algos" / "README.md").read_text()
-    assert all(f"- `{name}" in described for name in needed) and "value_loss(args, values, batch)" in described
-    for path in files:
-        fields = [x for x in ast.walk(ast.parse(path.read_text())) if isinstance(x, ast.ClassDef) and "Args" in x.name]
-        texts = [x.value.value for x in fields[0].body if isinstance(x, ast.Expr)]
-        assert texts and "\n" not in "".join(texts)  # --help would keep the break
+    assert all(f"- `{name}" in described for name in CONTRACT) and "value_loss(args, values, batch)" in described
+    for name in CALLS:
         with pytest.raises(SystemExit) as ended:
-            load(path.stem).main(["--help"])
-        assert ended.value.code == 0
-        assert "--seed" in capsys.readouterr().out
+            load(name).main(["--help"])
+        assert ended.value.code == 0 and "of everything that is sampled here" in capsys.readouterr().out
 
 
-def test_a_script_and_what_it_imports_measure_in_an_empty_folder(known, tmp_path):
-    """The user's modules may be called as diagnostics are."""
-    shutil.copytree(ROOT / "diagnostics" / "measuring", tmp_path / "tools" / "measuring")
-    for name in ("value", "steps"):
-        shutil.copy(ROOT / "diagnostics" / f"{name}.py", tmp_path / "tools")
-    (tmp_path / "steps.py").write_text("MINE = True\n")
-    mine = tmp_path / "my_ppo.py"
-    mine.write_text((ROOT / "algos" / "ppo.py").read_text() + "\nimport steps\n\nsteps.MINE\n")
-    flags = ["--script", mine.name, "--jobs", "1", "--heldout-pairs", "300", "--out", "here"]
-    subprocess.run([sys.executable, "tools/value.py", str(known / "ppo"), *flags], cwd=tmp_path, check=True)
-    assert len(rows(tmp_path / "here", "value")) == 3
-    assert imageio.v3.imread(tmp_path / "here" / "value.png").std() > 10  # no blank page
+def test_the_shared_part_is_short():
+    assert len((ROOT / "diagnostics" / "lab.py").read_text().splitlines()) <= 425
+
+
+BESIDE = dict(baselines=["gradient"], steps=["gradient"])  # what a diagnostic needs besides lab.py
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_two_files_measure_in_an_empty_folder_with_a_script_of_ones_own(known, name, tmp_path):
+    for file in (name, "lab", *BESIDE.get(name, [])):
+        shutil.copy(ROOT / "diagnostics" / f"{file}.py", tmp_path)
+    shutil.copy(ROOT / "algos" / "ppo.py", tmp_path / "my_ppo.py")
+    flags = [*CALLS[name].split(), "--checkpoints", "1", "--script", "my_ppo.py", "--jobs", "1", "--out", "here"]
+    subprocess.run([sys.executable, f"{name}.py", str(known / "ppo"), *flags], cwd=tmp_path, check=True)
+    [row] = rows(tmp_path / "here", name)
+    assert row["measured_by"].keys() >= {
+        "my_ppo.py",
+        "lab.py",
+        f"{name}.py",
+        *[f"{x}.py" for x in BESIDE.get(name, [])],
+    }
+    assert imageio.v3.imread(tmp_path / "here" / f"{name}.png").std() > 10  # no blank page
 
 
 def test_several_runs_and_a_script_of_ones_own(known, tmp_path, capsys):
@@ -117,7 +111,7 @@ def test_several_runs_and_a_script_of_ones_own(known, tmp_path, capsys):
     mine.write_text((ROOT / "algos" / "ppo.py").read_text() + "\n")
     for name in ("value", "trust_region"):
         flags = ["--script", str(mine), "--jobs", "1", "--out", str(tmp_path), "--heldout-pairs", "300"]
-        note.cache_clear()
+        lab.note.cache_clear()
         load(name).main([str(known / "chain"), *flags, "--checkpoints", "0", "1", "1"])
         assert len(rows(tmp_path, name)) == 2  # each once
         notes = capsys.readouterr().err
@@ -126,15 +120,14 @@ def test_several_runs_and_a_script_of_ones_own(known, tmp_path, capsys):
     assert len(rows(tmp_path, "trust_region")) == 2 + 3 + 3
 
 
-@pytest.mark.parametrize("name", [x for x in CALLS if x != "value"])
+@pytest.mark.parametrize("name", [x for x in CALLS if x not in ("value", "baselines")])
 def test_reinforce_is_measured(known, name, tmp_path):
-    flags = CALLS[name].replace("--baselines --value-pairs 500", "").split()
-    load(name).main([str(known / "reinforce"), "--out", str(tmp_path), "--jobs", "1", *flags])
+    load(name).main([str(known / "reinforce"), "--out", str(tmp_path), "--jobs", "1", *CALLS[name].split()])
     assert rows(tmp_path, name)
 
 
-@pytest.mark.parametrize("name, flags", [("value", []), ("gradient", ["--baselines"])])
-def test_reinforce_has_no_value_network_to_measure(known, name, flags, tmp_path, capsys):
+@pytest.mark.parametrize("name", ["value", "baselines"])
+def test_reinforce_has_no_value_network_to_measure(known, name, tmp_path, capsys):
     with pytest.raises(SystemExit) as ended:
-        load(name).main([str(known / "reinforce"), "--out", str(tmp_path), *flags])
+        load(name).main([str(known / "reinforce"), "--out", str(tmp_path)])
     assert ended.value.code == 2 and "no value network" in capsys.readouterr().err

@@ -6,6 +6,7 @@ import runpy
 import sys
 from pathlib import Path
 
+import lab
 import numpy as np
 import pytest
 from conftest import ROOT, flags_of, load
@@ -18,8 +19,6 @@ import finals
 import planned
 from claims import room
 from estimates import Estimate
-from measuring import sampling, table
-from measuring.runs import Source
 
 NAMES = "noise_or_length", "gains_add_up", "critic_or_clip", "bounds", "time_limits", "released", "jagged"
 a, b, c, d, e, f, g = map(room, NAMES)
@@ -195,6 +194,8 @@ def test_tests_and_margins_are_those_of_the_protocols():
     alone = "above 0 alone, not after Holm; negligible"
     verdicts = [x[1].partition("; ")[2] for x in planned.judged(of, 9)[1:]]
     assert verdicts == [alone, "**below 0**", "cannot tell; negligible", alone]
+    x = Estimate([TEN])  # 0 with half an interval of 3.51 at 90 %, and of 2.65 at 80 %
+    assert [planned.within(x, margin) for margin in (3.4, 3.6)] == [False, True]
     assert planned.share_above([2501] * 8 + [2500] * 32) == "8 of 40: 20 % [9, 36]"
     with pytest.raises(AssertionError, match="different checkpoints"):
         planned.by_run([dict(env_id="Hopper-v5", algo="ppo", run_seed=i, iteration=i) for i in (1, 2)], len)
@@ -228,9 +229,9 @@ def test_what_clipping_is_worth_is_measured_with_the_same_episodes(runs):
     load("ppo").main(flags_of("ppo", **flags))
     measure = runpy.run_path(ROOT / "figures" / "bounds" / "measure.py")
     measure["main"](["run", "--episodes", "2", "--out", ".", "--jobs", "1"])
-    [row] = table.read_rows(runs / "bounds.jsonl")
-    source = Source(ROOT / "algos" / "ppo.py", Path("run"), 2)
-    assert row["no"]["returns"] == [x for x, _ in sampling.play(source, (0, 2), 0, 2)]
+    [row] = map(json.loads, (runs / "bounds.jsonl").read_text().splitlines())
+    checkpoint = lab.Checkpoint(ROOT / "algos" / "ppo.py", Path("run"), 2)
+    assert row["no"]["returns"] == [x for x, _ in lab.play(checkpoint, (0, 2), 0, 2)]
     assert row["no"]["lengths"] == row["clip"]["lengths"] == [1000, 1000]  # the body moves alike
     worth = np.subtract(row["clip"]["returns"], row["no"]["returns"])
     # With a standard deviation of 1, six actions cost 0.1 (1 - E[clip(a)^2]) each a step more, which is 290 in all.

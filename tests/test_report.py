@@ -3,13 +3,16 @@
 import json
 import math
 import shutil
+import subprocess
+import sys
 from html.parser import HTMLParser
 from types import SimpleNamespace
 
+import lab
 import numpy as np
 import pytest
 import torch
-from conftest import checkpoints, flags_of, load
+from conftest import ROOT, checkpoints, flags_of, load
 
 CHECKS = {x.find.__name__: x.find for x in load("run_checks").CHECKS}
 ARGS = dict(num_envs=1, num_steps=10, anneal_lr=True, policy_lr=3e-4)
@@ -69,7 +72,7 @@ def test_every_part_goes_on():
 def test_steps_are_short():
     kls, returns = np.full(40, 0.01), np.arange(40.0)
     columns = dict(mean_kl=kls, episodic_return=returns)
-    held = dict(iteration=3, heldout=dict(mean_kl=0.2, mean_kl_parts=[0.19, 0.2, 0.21]))
+    held = dict(iteration=3, heldout=dict(mean_kl=[0.19, 0.2, 0.21]))
     assert judge("lengths", columns).status == "good"
     assert judge("lengths", columns, rows=[held]).status == "caution"
     assert judge("lengths", columns, args=dict(max_kl=0.3), rows=[held]).status == "good"
@@ -90,24 +93,34 @@ def test_steps_are_short():
     [
         ([1, 10], "good"),
         ([1, 11], "cannot tell"),
-        ([11, None], "no verdict"),
+        ([11, math.inf], "no verdict"),
         ([1001, 2000], "bad"),
         (None, "cannot tell"),
     ],
 )
-def test_the_batch_of_ten(ends, status):
-    row = dict(iteration=3, noise_scale={"value network": dict(pairs=9, interval=ends)})
-    assert judge("batch", rows=[row]).status == status
+def test_the_batch_of_ten(ends, status, monkeypatch):
+    monkeypatch.setattr(load("run_checks").gradient, "noise_scale", lambda row: dict(mean=9, interval=ends))
+    assert judge("batch", rows=[dict(iteration=3)]).status == status
     assert judge("batch") is None
 
 
 @pytest.mark.parametrize(
     "changes, status",
-    [([1, 0], "good"), ([0, 0, 1], "cannot tell"), ([1, -1, 1], "caution"), ([-1], "bad"), ([], None)],
+    [
+        ([1, 0], "good"),
+        ([0, 0, 1], "cannot tell"),
+        ([1, -1, 1], "caution"),
+        ([-1], "bad"),
+        ([], None),
+        ([0.1], "good"),
+        ([0.1] * 5, "cannot tell"),
+    ],
 )
 def test_updates_raise_the_return(changes, status):
-    about = dict(iteration=0, step_pairs=10, change=dict(mean=0, interval=None))
-    found = judge("gains", rows=[about | dict(changes=[dict(mean=x + y) for y in (-0.1, 0, 0.1)]) for x in changes])
+    """The last cannot be told: of one checkpoint, its interval of 0.1 +- 0.09 would exclude 0, and of five not."""
+    scatter = lambda x: (-0.0362, 0, 0.0362) if x == 0.1 else (-0.1, 0, 0.1)
+    of = lambda x: [dict(difference=dict(mean=x + y)) for y in scatter(x)]
+    found = judge("gains", rows=[dict(iteration=0, step_pairs=10, changes=of(x)) for x in changes])
     assert (found and found.status) == status
 
 
@@ -170,6 +183,7 @@ def test_the_report_runs_what_is_missing_and_shows_its_rows_and_pictures(known, 
     shutil.copytree(known / "ppo", "run")
     sizes = dict(gradient="--pairs 256 --repeats 3 --true-pairs 512", trust_region="--heldout-pairs 256")
     sizes |= dict(updates="--rewards 2 --reward-pairs 40", value="--heldout-pairs 256")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"))
     programs = {name: program for name, (program, _) in load("report").MEASURED.items()}
     options = {name: (programs[name], f"{x} --checkpoints 1") for name, x in sizes.items()}
     monkeypatch.setattr(load("report"), "MEASURED", options)
@@ -241,17 +255,14 @@ def test_bad_input_is_one_line(known, runs, capsys):
     shutil.copytree(known / "ppo", "run")
     shutil.copytree(runs / "run", runs / "copy")
     (runs / "run" / "progress.csv").write_text("iteration,global_step\n3,2\n")
-    (runs / "copy" / "figures").mkdir()
-    (runs / "copy" / "figures" / "gradient.jsonl").write_text("?\n")
     for flags, sentence in (
-        ("bare", "no such run"),
+        ("bare", "No such file or directory"),
         ("run copy --out out", "the same run, twice"),
         ("run", "progress.csv is damaged"),
-        ("copy", "gradient.jsonl is damaged"),
     ):
         capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
-            load("report").main([*flags.split(), "--quick"])
+            lab.run_program(lambda flags=flags: load("report").main([*flags.split(), "--quick"]))
         message = capsys.readouterr().err
         assert ended.value.code == 2 and message.count("\n") == 1 and sentence in message
 
@@ -266,3 +277,15 @@ def test_a_script_is_checked_before_it_has_trained_and_when_it_has_ended(known, 
         found = quick_report(runs / name).values()
         of_script = [x["status"] for x in found if x["half"] == load("report").SCRIPT]
         assert set(of_script) == {"good"} and len(of_script) >= 15 and len(found) >= len(of_script) + some
+
+
+def test_the_folder_can_be_copied(known, runs):
+    """Beside it stand lab.py, what it judges rows with, and the diagnostics that it would run."""
+    shutil.copytree(ROOT / "diagnostics" / "report", "report")
+    for name in ("lab", "gradient", "rewards"):
+        shutil.copy(ROOT / "diagnostics" / f"{name}.py", runs)
+    shutil.copy(ROOT / "algos" / "ppo.py", "my_ppo.py")
+    flags = [str(known / "ppo"), "--quick", "--script", "my_ppo.py", "--out", "here"]
+    result = subprocess.run([sys.executable, "report", *flags], capture_output=True, text=True)
+    assert result.returncode == 0 and "[good]" in result.stdout and "[bad]" not in result.stdout, result.stderr
+    assert (runs / "here" / "report.html").exists()

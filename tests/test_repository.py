@@ -44,12 +44,13 @@ def test_readme_commands_are_understood(monkeypatch):
             importlib.import_module("comparison").read_arguments(words[1:])
         elif program == "python" and words[0] != "-m":
             path, flags = ROOT / words[0], words[1:]
+            path = path / f"{path.name}.py" if path.is_dir() else path  # a folder's __main__.py calls this
             assert path.is_file()
             if path.stem not in MICRO:  # which have no arguments, and loading them would train
                 script = load(path.stem)
                 args = tyro.cli(script.Files if path.stem == "sb3" else script.Args, args=flags)
                 getattr(script, "check_arguments", lambda args: None)(args)
-                understood.append(path.parent.name)
+                understood.append(path.relative_to(ROOT).parts[0])
     assert all(understood.count(x) >= 3 for x in ("algos", "diagnostics", "./benchmark.sh")), understood
 
 

@@ -6,10 +6,10 @@ import json
 from dataclasses import asdict
 from unittest.mock import patch
 
+import lab
 import numpy as np
 import pytest
 from conftest import ALGOS, load
-from measuring import intervals, plots, runs
 
 pytestmark = pytest.mark.usefixtures("figures")
 NINE = "value_clip reward_scale orthogonal_init anneal_lr reward_clip obs_norm obs_clip tanh grad_clip".split()
@@ -168,8 +168,8 @@ def test_labels_say_what_differs(write, aggregate):
 
 @pytest.mark.parametrize("algo", ALGOS)
 def test_defaults_are_those_of_the_script(algo):
-    defaults = {runs.flag(*x) for x in asdict(load(algo).Args()).items()}
-    assert runs.default_flags(algo) == defaults and runs.default_flags("nothing") == set()
+    defaults = {load("rewards").flag(*x) for x in asdict(load(algo).Args()).items()}
+    assert load("rewards").default_flags(algo) == defaults and load("rewards").default_flags("nothing") == set()
 
 
 def test_labels_are_one_for_each_run(write, aggregate, capsys):
@@ -182,13 +182,11 @@ def test_labels_are_one_for_each_run(write, aggregate, capsys):
     assert "PPO is ambiguous" in refused(capsys, aggregate, "--labels", *["PPO"] * 4)
 
 
-def test_the_other_diagnostics_draw_one_setting_alike_and_two_apart(write):
-    settings = [(dict(reward_scale=scale), seed) for scale in (True, False) for seed in (1, 2)]
-    folders = tuple(write(1, seed=seed, **setting) for setting, seed in settings)
-    for labels, expected in ((), ("ppo", "ppo no-reward-scale")), (("ppo", "ppo", "PPO-M", "PPO-M"), ("ppo", "PPO-M")):
-        a, b, c, d = plots.run_styles(folders, labels)
-        assert a == b and c == d and (a["label"], c["label"]) == expected
-        assert a["color"] != c["color"] and a["marker"] != c["marker"]
+def test_curves_are_smoothed_over_eleven_iterations():
+    """One return of 11 among zeros is 1 in the eleven iterations around it, and 0 in the others."""
+    steps, returns = np.arange(100.0), np.where(np.arange(100) == 50, 11.0, 0.0)
+    curve = load("rewards").mean_curve([(steps, returns)])
+    assert [curve["mean"][i] for i in (44, 45, 50, 55, 56)] == pytest.approx([0, 1, 1, 1, 0])
 
 
 def test_paired_differences_are_by_seed(write, aggregate, tmp_path, figures):
@@ -207,7 +205,7 @@ def test_paired_differences_are_by_seed(write, aggregate, tmp_path, figures):
         exact = [rewards[tuple(on), seed] - rewards[tuple(off), seed] for seed in seeds]
         assert x["seeds"] == seeds and x["differences"] == pytest.approx(exact)
         assert x["mean"]["mean"] == pytest.approx(np.mean(exact))
-        assert x["mean"]["interval"] == pytest.approx(intervals.t_interval(np.array(exact)))
+        assert x["mean"]["interval"] == pytest.approx(lab.mean_of(exact)["interval"])
     assert [len(x["others_on"]) for x in found] == [8, 0] * 9 + [0] and found[-1]["switched"] == NINE
     lines = (tmp_path / "out" / "rewards.md").read_text().splitlines()
     rows = [

@@ -7,8 +7,7 @@ import subprocess
 import sys
 import time
 
-import measuring.runs
-import measuring.sampling
+import lab
 import numpy as np
 import pytest
 import torch
@@ -251,9 +250,9 @@ def test_compiled_iterations_are_repeated_to_the_same_bits_in_another_process(ru
     for name, hidden in (("a", "4"), ("b", "5")):
         small = dict(compile=True, policy_hidden=hidden, value_hidden=hidden, num_steps=64, total_timesteps=256)
         subprocess.run(command("ppo", flags_of("ppo", run_name=name, checkpoint_every=1, **small)), check=True)
-        source = measuring.runs.Source(ROOT / "algos" / "ppo.py", runs / "runs" / name, 2)
+        source = lab.Checkpoint(ROOT / "algos" / "ppo.py", runs / "runs" / name, 2)
         with torch._dynamo.config.patch(recompile_limit=2):  # a policy's fit and a value network's
-            _, after, *_ = measuring.sampling.next_iteration(source)
+            _, after, *_ = lab.next_iteration(source)
         stored = torch.load(source._replace(iteration=3).path, weights_only=True)
         for part in ("policy", "value"):
             assert_same(getattr(after, part).state_dict(), stored[part])

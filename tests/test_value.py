@@ -3,13 +3,13 @@
 import shutil
 
 import gymnasium as gym
+import lab
 import numpy as np
 import pytest
 import torch
 from conftest import RAW, TINY, flags_of, iterate, load, progress, start
 from environments import Chain, Clock
-from measuring import intervals, plots, sampling
-from problems import rows, source_of
+from problems import checkpoint_of, rows
 from torch.distributions import Independent, Normal
 
 pytestmark = pytest.mark.usefixtures("figures")
@@ -73,15 +73,9 @@ def test_returns_as_released_stop_at_time_limits(bootstrap):
     assert load("value").steps_to_cut(data).tolist() == [*([5, 4, 3, 2, 1] if bootstrap else [0] * 5), 2, 1]
 
 
-def test_episodes_of_one_step_have_no_error_to_measure(known, tmp_path, capsys):
-    with pytest.raises(SystemExit) as ended:
-        load("value").main([str(known / "bandit"), "--out", str(tmp_path), "--jobs", "1", "--heldout-pairs", "64"])
-    assert ended.value.code == 2 and "every step ends its episode" in capsys.readouterr().err
-
-
 def test_error_is_that_after_the_fit(known, tmp_path):
     load("value").main([str(known / "chain"), "--checkpoints", "0", "--jobs", "1", "--out", str(tmp_path)])
-    script, args, _ = sampling.checkpoint_state(source_of(known / "chain"))
+    script, args, _ = lab.frozen_state(checkpoint_of(known / "chain"))
     state = script.State(args)
     experience, batch, _ = iterate(script, args, state)
     errors = ((state.value(batch["obs"]) - batch["value_targets"]) / batch["value_targets"]).abs().detach()
@@ -92,7 +86,7 @@ def test_error_is_that_after_the_fit(known, tmp_path):
 def test_exact_values_of_a_constant_reward_miss_the_returns_as_released(tmp_path):
     run = TINY | dict(env_id="Constant-v0", total_timesteps=128, runs_dir=str(tmp_path), run_name="run")
     load("ppo").main(flags_of("ppo", **run))
-    path = source_of(tmp_path / "run").path
+    path = checkpoint_of(tmp_path / "run").path
     checkpoint = torch.load(path, weights_only=True)
     for parameter in checkpoint["value"].values():
         parameter.zero_()
@@ -108,11 +102,11 @@ def test_exact_values_of_a_constant_reward_miss_the_returns_as_released(tmp_path
     of_segment = [missed(d) for length in (20, 20, 20, 4) for d in range(1, length + 1)]
     for where in ("train", "heldout"):
         for target in ("gae", "returns"):
-            assert cell[f"{where}_{target}"]["mean"] == pytest.approx(0, abs=1e-5)
+            assert load("value").mean_error(cell[f"{where}_{target}"])["mean"] == pytest.approx(0, abs=1e-5)
             assert all(found["mean"] < 1e-5 for found in cell[f"{where}_{target}"]["by_distance"])
         released = cell[f"{where}_released"]
-        exact = np.mean(of_segment)
-        assert [released[name] for name in ("mean", "mean_of_all", "exact_v")] == pytest.approx([exact] * 3, rel=1e-4)
+        exact, mean = np.mean(of_segment), load("value").mean_error(released)["mean"]
+        assert [mean, released["mean_of_all"], released["exact_v"]] == pytest.approx([exact] * 3, rel=1e-4)
         assert released["median"] == pytest.approx(np.median(of_segment), rel=1e-4)
         bins = {tuple(found["steps"]): found["mean"] for found in released["by_distance"]}
         assert list(bins) == [(1, 1), (2, 3), (4, 7), (8, 15), (16, 31)]
@@ -121,18 +115,12 @@ def test_exact_values_of_a_constant_reward_miss_the_returns_as_released(tmp_path
         assert bins[16, 31] == pytest.approx(np.mean([missed(d) for d in range(16, 21)]), rel=1e-4)
 
 
-def test_errors_by_distance_are_those_of_checkpoints_after_the_first(known, tmp_path, figures):
-    module, drawn = load("value"), []
-    flags = "--checkpoints 0 1 --jobs 1 --heldout-pairs 300".split()
-    module.main([str(known / "chain"), "--out", str(tmp_path), *flags])
-    cells, style = rows(tmp_path, "value"), plots.look("ppo") | dict(linestyle="-")
-    for factor in (1, 1000):
-        for x in (x for name in module.COLUMNS for x in module.heldout_bins(cells[0], name)):
-            x["mean"] = factor * x["mean"]
-        for shown in (cells, cells[:1]):
-            module.draw_errors([style], [shown], tmp_path / "value.png")
-            drawn.append(str([list(line.get_ydata()) for line in figures["value.png"].axes[9].lines]))
-    assert drawn[0] == drawn[2] and drawn[1] != drawn[3]  # where there is no other checkpoint, the first one is drawn
+def test_errors_by_distance_are_those_of_checkpoints_after_the_first():
+    part = lambda mean: dict(x=dict(by_distance=[dict(steps=[4, 7], mean=mean), dict(steps=None, mean=9.0)]))
+    rows = [dict(iteration=i) | part(mean) for i, mean in enumerate((1000.0, 1.0, 2.0, 6.0))]
+    over_distance = load("value").over_distance
+    assert over_distance(rows, "x") == [dict(distance=28**0.5, mean=2.0, interval=None)]
+    assert over_distance(rows[:1], "x")[0]["mean"] == 1000  # where there is no other checkpoint
 
 
 def test_distances_to_a_cut_and_their_bins():
@@ -153,73 +141,51 @@ def test_distances_to_a_cut_and_their_bins():
 
 
 def test_relative_error_leaves_out_terminal_steps_and_targets_near_zero():
-    values, targets = torch.tensor([1.0, 3.0, 5.0, 1.0, 9.0]), torch.tensor([2.0, 2.0, 4.0, 0.001, 1.0])
-    ends = dict(terminations=np.array([0, 0, 0, 0, 1], bool), ends=np.array([0, 0, 1, 0, 1], bool))
-    numbers = load("value").relative_errors(values, targets, ends)
-    assert numbers["mean"] == pytest.approx((0.5 + 0.5 + 0.25) / 3)
-    assert numbers["median"] == pytest.approx(0.5) and numbers["near_zero"] == pytest.approx(0.25)
-    assert numbers["pairs"] == 5 and numbers["episodes"] == 2
+    """Their mean size is 2.005, so that targets below 0.02 are near 0, and one of 0.03 is not."""
+    values = torch.tensor([1.0, 3.0, 5.0, 1.0, 0.06, 9.0])
+    targets = torch.tensor([2.0, 2.0, 4.0, 0.001, 0.03, 1.0])
+    ends = dict(terminations=np.array([0, 0, 0, 0, 0, 1], bool), ends=np.array([0, 0, 1, 0, 0, 1], bool))
+    numbers = load("value").relative_errors(values, targets, ends, GAMMA)
+    assert load("value").mean_error(numbers)["mean"] == pytest.approx((0.5 + 0.5 + 0.25 + 1) / 4)
+    assert numbers["median"] == pytest.approx(0.5) and numbers["near_zero"] == pytest.approx(0.2)
+    assert numbers["pairs"] == 6 and numbers["counts"] == [3, 1]
 
 
 def test_interval_of_the_relative_error_is_over_episodes():
     """Of episodes of one length the error is the mean of theirs, and its interval that of this mean, in logarithms."""
     errors = np.array([[0.1, 0.3], [0.5, 0.1], [0.2, 0.2]])
     ends = dict(terminations=np.zeros(6, bool), ends=np.tile([False, True], 3))
-    numbers = load("value").relative_errors(torch.from_numpy(1 + errors).flatten(), torch.ones(6), ends)
-    assert numbers["mean"] == pytest.approx(errors.mean())
-    low, high = intervals.t_interval(errors.mean(1) / errors.mean())
+    row = load("value").relative_errors(torch.from_numpy(1 + errors).flatten(), torch.ones(6), ends, GAMMA)
+    numbers = load("value").mean_error(row)
+    assert numbers["mean"] == pytest.approx(errors.mean()) == row["mean_of_all"]
+    low, high = lab.mean_of(errors.mean(1) / errors.mean())["interval"]
     assert numbers["interval"] == pytest.approx([0.7 / 3 * np.exp(low - 1), 0.7 / 3 * np.exp(high - 1)])
-    assert numbers["mean_of_all"] == pytest.approx(errors.mean()) and numbers["episodes"] == 3
-    sums, pairs = map(np.array, numbers["of_episodes"])  # as they are kept
-    assert sums.sum() / pairs.sum() == pytest.approx(numbers["mean"])
-    ends = intervals.t_interval((sums / numbers["mean"] - pairs) / pairs.mean())
-    assert numbers["mean"] * np.exp(ends) == pytest.approx(numbers["interval"], rel=1e-4)
 
 
-def test_largest_ratio_and_kl_are_averaged_over_parts_of_the_batch_size():
-    """Moved by m, KL is m^2 / 2 and the ratio at an action a is exp(a m - m^2 / 2)."""
+def test_largest_ratio_and_kl_are_taken_in_parts_of_the_batch_size():
+    """Moved by m, KL is m^2 / 2 and the ratio at an action a is exp(a m - m^2 / 2). The second of the two dimensions
+    moves 0.75 times as far as the first, so the root of the mean square is 0.8839 times the first, and not 0.875."""
     shifts, actions = [0.1, 0.2, 0.0, 0.4, 0.3, 0.1, 0.9], [1.0, 0.0, 3.0, 0.0, 2.0, 1.0, 3.0]
-    module, obs = load("trust_region"), torch.tensor(shifts)[:, None]
+    module, obs = load("trust_region"), torch.tensor(shifts)[:, None] * torch.tensor([1.0, 0.75])
     policy = lambda obs: Independent(Normal(obs, torch.ones_like(obs)), 1)
-    old, acted = policy(0 * obs), torch.tensor(actions)[:, None]
+    old, acted = policy(0 * obs), torch.tensor(actions)[:, None] * torch.tensor([1.0, 0.0])
     batch = dict(obs=obs, actions=acted, old_means=old.mean, old_stds=old.stddev, old_log_probs=old.log_prob(acted))
-    kls = np.square(shifts) / 2
+    kls = np.square(shifts) * 1.5625 / 2
     ratios = np.exp(np.multiply(actions, shifts) - kls)
     halves = module.step_size(policy, None, batch, 3)  # the seventh pair, the most extreme, is a rest
     assert (halves["parts"], halves["pairs"]) == (2, 7)
-    assert halves["max_kl"] == pytest.approx((kls[1] + kls[3]) / 2)
-    assert halves["max_ratio"] == pytest.approx((ratios[0] + ratios[4]) / 2)
-    assert halves["mean_kl"] == pytest.approx(kls[:6].mean())
-    assert halves["policy_churn"] == pytest.approx(np.mean(shifts[:6])) and "value_churn" not in halves
-    assert halves["max_kl_interval"] == pytest.approx(intervals.t_interval(kls[[1, 3]]))
-    for name in ("max_ratio", "mean_kl", "max_kl"):
-        of_parts = np.array(halves[f"{name}_parts"])
-        assert of_parts.mean() == pytest.approx(halves[name], rel=1e-4)
-        assert intervals.t_interval(of_parts) == pytest.approx(halves[f"{name}_interval"], rel=1e-4)
+    assert halves["max_kl"] == pytest.approx([kls[1], kls[3]]) and halves["max_ratio"] == pytest.approx(ratios[[0, 4]])
+    assert halves["mean_kl"] == pytest.approx([kls[:3].mean(), kls[3:6].mean()])
+    churn = np.array(shifts) * (1.5625 / 2) ** 0.5
+    assert halves["policy_churn"] == pytest.approx([churn[:3].mean(), churn[3:6].mean()])
+    assert "value_churn" not in halves
     values = dict(old_values=torch.tensor([0.0, 2, 4, 6, 8, 10, 12]))  # of standard deviation 4.320
     moved = module.step_size(policy, lambda obs: values["old_values"] - 0.5, batch | values, 7)
-    assert moved["value_churn"] == pytest.approx(0.5 / 4.320494)
+    assert moved["value_churn"] == pytest.approx([0.5 / 4.320494])
     for part in (7, 8, 100):  # one part, smaller than the training batch perhaps
         whole = module.step_size(policy, None, batch, part)
-        assert (whole["parts"], whole["max_kl_interval"]) == (1, None)
-        assert [whole["max_kl"], whole["max_ratio"]] == pytest.approx([kls[6], ratios[6]])
-
-
-def test_mean_reward_says_of_how_many_episodes():
-    mean_reward = load("trust_region").mean_reward
-    assert mean_reward([]) == dict(mean_reward=None, mean_reward_interval=None, episodes=0, returns=[])
-    assert mean_reward([(7.0, 3)]) == dict(mean_reward=7.0, mean_reward_interval=None, episodes=1, returns=[7])
-    three = mean_reward([(1.0, 5), (2.0, 5), (6.0, 5)])
-    assert three["mean_reward"] == 3 and three["episodes"] == 3 and three["returns"] == [1, 2, 6]
-    half = 4.302653 * 7**0.5 / 3**0.5  # t of 2 degrees of freedom, variance (4 + 1 + 9) / 2
-    assert three["mean_reward_interval"] == pytest.approx([3 - half, 3 + half], rel=1e-6)
-
-
-def test_settings_can_be_told_apart_without_colours():
-    looks = plots.line_styles({algo: algo for algo in plots.COLOURS})
-    looks = [plots.tell_apart(look) for look in looks.values()]
-    assert len({(look["marker"], look["fillstyle"], look["linestyle"]) for look in looks}) == len(looks)
-    assert ":" not in {look["linestyle"] for look in looks}  # dotted is what is not measured
+        assert whole["parts"] == 1
+        assert [*whole["max_kl"], *whole["max_ratio"]] == pytest.approx([kls[6], ratios[6]])
 
 
 def test_trust_region_repeats_what_training_logged(known, tmp_path):
@@ -227,14 +193,10 @@ def test_trust_region_repeats_what_training_logged(known, tmp_path):
     logged, found = progress(known / "ppo"), rows(tmp_path, "trust_region")
     assert len(found) == len(logged) == 3
     for cell, row in zip(found, logged):
-        assert {name: float(row[name]) for name in ("max_ratio", "mean_kl", "max_kl")}.items() <= cell["train"].items()
-        assert cell["train"]["mean_reward"] == pytest.approx(float(row["episodic_return"]))
+        for name in ("max_ratio", "mean_kl", "max_kl"):
+            assert cell["train"][name] == [pytest.approx(float(row[name]), rel=1e-8)]
+        assert np.mean(cell["train"]["returns"]) == pytest.approx(float(row["episodic_return"]))
         assert cell["train"] != cell["heldout"] and cell["heldout"]["pairs"] == 700
-        heldout = cell["heldout"]
-        raw = {name: heldout[f"{name}_parts"] for name in ("max_ratio", "mean_kl", "max_kl")}
-        for name, x in (raw | dict(mean_reward=heldout["returns"])).items():
-            again = intervals.t_interval(np.array(x))
-            assert again == pytest.approx(heldout[f"{name}_interval"], rel=1e-4), name
         assert cell["max_ratio_allowed"] == 1.2
 
 
@@ -244,13 +206,13 @@ def test_episodes_of_a_trust_region_are_complete(tmp_path):
     for pairs, episodes in ((7, 8), (62, 12)):  # of 5 steps each; eight, by which the length is known, always
         load("trust_region").main([str(tmp_path / "clock"), "--jobs", "1", "--heldout-pairs", str(pairs)])
         heldout = rows(tmp_path / "clock" / "figures", "trust_region")[-1]["heldout"]
-        assert (heldout["mean_reward"], heldout["episodes"], heldout["pairs"]) == (15.0, episodes, pairs)
+        assert heldout["returns"] == [15.0] * episodes and heldout["pairs"] == pairs
 
 
 def test_the_kl_that_is_allowed_follows_its_schedule(known, tmp_path):
     shutil.copytree(known / "few_trpo_plus", tmp_path / "run")
-    source = source_of(tmp_path / "run", 1, "trpo_plus")
-    checkpoint = torch.load(source.path, weights_only=True)
-    torch.save(checkpoint | dict(args=checkpoint["args"] | dict(max_kl=0.01, max_kl_final=0.04)), source.path)
-    numbers = load("trust_region").measure(source, 0, 64)
+    checkpoint = checkpoint_of(tmp_path / "run", 1, "trpo_plus")
+    saved = torch.load(checkpoint.path, weights_only=True)
+    torch.save(saved | dict(args=saved["args"] | dict(max_kl=0.01, max_kl_final=0.04)), checkpoint.path)
+    numbers = load("trust_region").measure(checkpoint, map, 0, 64)
     assert numbers["mean_kl_allowed"] == pytest.approx(0.02)  # one of three iterations is done

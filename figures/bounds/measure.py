@@ -4,52 +4,74 @@ python figures/bounds/measure.py runs/baselines/Hopper-v5__ppo__seed20? --out re
 """
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import tyro
 
 sys.path.append(str(Path(__file__).parents[2] / "diagnostics"))
 
-from measuring import intervals, runs, sampling, table
-from measuring.runs import Source
+import lab
 
 
-@dataclass(frozen=True, kw_only=True)
-class Args(runs.Options):
+@dataclass(frozen=True)
+class Args:
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """run folders, all of one environment"""
     episodes: int = 20
     """episodes of each run's last policy, as drawn and once more through a clip"""
+    script: Path | None = None
+    """algorithm script; default: the one in algos/ that the run names"""
+    out: Path | None = None
+    """folder of the rows; default: figures/ inside the first run"""
+    jobs: int = lab.CORES
+    """worker processes; the numbers do not depend on it"""
+    seed: int = 0
+    """seed of everything that is sampled here"""
+    overwrite: bool = False
+    """measure again what an earlier call has measured"""
 
 
 WAYS = "no", "clip"
 
 
-def measure(source: Source, seed: int, episodes: int) -> dict[str, Any]:
+def measure(checkpoint: lab.Checkpoint, parallel_map: Callable, seed: int, episodes: int) -> dict[str, Any]:
     """Returns the return and the length of each episode, by how actions reach the environment. The statistics are
     frozen, and both ways have the same seeds. MuJoCo limits the controls itself, so only the cost of the actions can
     differ: where the lengths do, too, clipping has changed what the body does."""
-    calls = [(source, way, (seed, source.iteration), episodes) for way in WAYS]
-    played = table.side_by_side(play, calls)
+    calls = [(checkpoint, way, (seed, checkpoint.iteration), episodes) for way in WAYS]
+    played = parallel_map(play, *zip(*calls))
     return {way: dict(zip(("returns", "lengths"), zip(*found))) for way, found in zip(WAYS, played)}
 
 
-def play(source: Source, way: str, seed: tuple[int, ...], episodes: int) -> list[tuple[float, int]]:
+def play(checkpoint: lab.Checkpoint, way: str, seed: tuple[int, ...], episodes: int) -> list[tuple[float, int]]:
     """Plays complete episodes of the checkpoint's policy in environments of the script's own that bound actions so."""
-    script, args, state = sampling.fresh_state(source, seed, 1, 32)
-    args = replace(args, bound_action=way)
-    state = sampling.changed(state, workers=sampling.new_state(script, args).workers)
-    return sampling.play_episodes(script, args, state, [sampling.generator(source, *seed, i) for i in range(episodes)])
+    script, args, state = lab.frozen_state(checkpoint)
+    args = replace(args, num_envs=1, num_steps=32, bound_action=way)
+    [worker] = state.workers = script.State(args).workers
+    worker.env = env = lab.OneEpisode(worker.env)
+    played = []
+    for state.rng in [lab.generator(checkpoint.run, *seed, i) for i in range(episodes)]:
+        worker.obs, env.ended, env.total, env.length = None, False, 0.0, 0
+        while not env.ended:
+            script.rollout(args, state)
+        played.append((env.total, env.length))
+    return played
 
 
 def main(argv: list[str] | None = None) -> None:
-    args = runs.read_options(Args, argv, __doc__, episodes=2)
-    last = [sources[-1] for sources in runs.open_runs(args.runs, args.script)]
-    for source in last:
-        if runs.read_config(source.run)["args"].get("bound_action") != "no":
-            runs.stop(f"{source.run}: its actions were bounded in training, too")
-    for row in table.fill(args, "bounds", measure, [(source, dict(episodes=args.episodes)) for source in last]):
+    args = lab.read_options(Args, argv, __doc__, episodes=2)
+    last = [checkpoints[-1] for checkpoints in lab.open_runs(args, with_step=False)]
+    for checkpoint in last:
+        if lab.read_config(checkpoint.run)["args"].get("bound_action") != "no":
+            lab.refuse(f"{checkpoint.run}: its actions were bounded in training, too")
+    asked = dict(seed=args.seed, episodes=args.episodes)
+    for row in lab.fill(args, "bounds", measure, [(checkpoint, asked) for checkpoint in last]):
         worth = [y - x for x, y in zip(*(row[way]["returns"] for way in WAYS))]
-        print(f"{row['run']}, iteration {row['iteration']}: clip - no {intervals.text(intervals.mean_of(worth))}")
+        print(f"{row['run']}, iteration {row['iteration']}: clip - no {lab.in_words(lab.mean_of(worth))}")
 
 
 if __name__ == "__main__":
-    runs.run_program(main)
+    lab.run_program(main)

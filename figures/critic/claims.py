@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 from claims import HOLDS, NOT, UNCLEAR, Cell, Cells, sides, tally
-from estimates import PLACES, Estimate, Runs, by_seed, measured, span
-from measuring import intervals
+from estimates import PLACES, Estimate, Runs, bootstrap, by_seed, measured, span
 from pictures import LINES, STYLES, forest, new_figure
 
 LATE, BATCH, TWO = range(100, 488), 2048, ("Walker2d", "Hopper")  # iterations, pairs of a training batch
@@ -90,7 +89,7 @@ def share_left(name: str) -> tuple[float, float, float]:
     """Returns what an agent keeps of its reward without a baseline, and the wider ends of two 95 % intervals: BCa's,
     and Student's t of the log ratio of means (delta method, Satterthwaite's degrees of freedom)."""
     x, y = agents[f"{name},nobaseline"], agents[name]
-    share, (low, high) = intervals.bootstrap(lambda x, y: x.mean(-1) / y.mean(-1), x, y).values()
+    share, (low, high) = bootstrap(lambda x, y: x.mean(-1) / y.mean(-1), x, y).values()
     log = Estimate([x / x.mean(), y / y.mean()], (1, -1))  # to first order the log ratio, but for its mean
     half = np.exp(log.interval()[1] - log.mean)
     return share, min(low, share / half), max(high, share * half)

@@ -4,8 +4,7 @@
 from collections.abc import Iterable
 
 import numpy as np
-from estimates import Runs, in_percent, measured, plain
-from measuring import intervals
+from estimates import Runs, bootstrap, in_percent, measured, plain
 from planned import Tests, draw_finals, holm, judged, share_above
 
 PLACES = "Hopper", "Walker2d", "HalfCheetah"
@@ -75,7 +74,7 @@ def compared(name: str) -> Iterable[list[str]]:
 def closed(name: str, place: str, runs: Runs = runs) -> dict:
     """Returns the share of PPO − (K = 1) that K = 50 closes, with a BCa interval."""
     share = lambda more, one, ppo: (more.mean(-1) - one.mean(-1)) / (ppo.mean(-1) - one.mean(-1))
-    return intervals.bootstrap(share, *(np.array(runs.of(place)[x]) for x in (f"{name}-50", f"{name}-1", PPO)))
+    return bootstrap(share, *(np.array(runs.of(place)[x]) for x in (f"{name}-50", f"{name}-1", PPO)))
 
 
 def share_closed(name: str, place: str, runs: Runs = runs) -> str:

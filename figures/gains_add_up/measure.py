@@ -5,23 +5,24 @@ shorter updates, or with many pairs in minibatches as small as before.
 """
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
-import torch
+import tyro
 from torch import nn
 
 sys.path.append(str(Path(__file__).parents[2] / "diagnostics"))
 
-from measuring import runs, sampling, table
-from measuring.runs import Source
-from measuring.sampling import GROUP
+import lab
 
 
-@dataclass(frozen=True, kw_only=True)
-class Args(runs.Options):
+@dataclass(frozen=True)
+class Args:
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """run folders, all of one environment"""
     checkpoints: tuple[int, ...] = (150, 300)
     """iterations"""
     pairs: int = 589_824
@@ -30,6 +31,16 @@ class Args(runs.Options):
     """approximate number of pairs of the episodes of each policy"""
     arms: tuple[Literal["few", "short", "many", "recipe"], ...] = ("few", "short", "many")
     """ways to go on"""
+    script: Path | None = None
+    """algorithm script; default: the one in algos/ that the run names"""
+    out: Path | None = None
+    """folder of the rows; default: figures/ inside the first run"""
+    jobs: int = lab.CORES
+    """worker processes; the numbers do not depend on it"""
+    seed: int = 0
+    """seed of everything that is sampled here"""
+    overwrite: bool = False
+    """measure again what an earlier call has measured"""
 
 
 class Arm(NamedTuple):
@@ -42,43 +53,51 @@ ARMS = dict(few=Arm(1), short=Arm(1, share=0.4), many=Arm(24), recipe=Arm(24, mo
 PART = 49_152  # pairs, over which the rows of iterations are averaged, because 288 of each continuation fill megabytes
 
 
-def measure(source: Source, seed: int, pairs: int, reward_pairs: int, arms: list[str]) -> dict[str, Any]:
+def measure(
+    checkpoint: lab.Checkpoint, parallel_map: Callable, seed: int, pairs: int, reward_pairs: int, arms: list[str]
+) -> dict[str, Any]:
     """Returns the returns of the checkpoint's own policy, by seed of the episode, and for each arm those of its last
     policy and a row for each part of its iterations."""
-    seeds = seed, source.iteration, 7
-    length = np.mean([length for _, length in sampling.play(source, seeds, 0, GROUP)])
+    seeds = seed, checkpoint.iteration, 7
+    length = np.mean([length for _, length in lab.play(checkpoint, seeds, 0, lab.GROUP)])
     episodes = max(2, round(reward_pairs / length))
-    before = [x for x, _ in sampling.play(source, seeds, 0, episodes)]
-    calls = [(source, pairs, *ARMS[arm], seeds, episodes) for arm in arms]
-    return dict(before=before) | dict(zip(arms, table.side_by_side(continue_training, calls)))
+    before = [x for x, _ in lab.play(checkpoint, seeds, 0, episodes)]
+    calls = [(checkpoint, pairs, *ARMS[arm], seeds, episodes) for arm in arms]
+    return dict(before=before) | dict(zip(arms, parallel_map(continue_training, *zip(*calls))))
 
 
 def continue_training(
-    source: Source, pairs: int, batches: int, share: float, more: int, seeds: tuple[int, ...], episodes: int
+    checkpoint: lab.Checkpoint,
+    pairs: int,
+    batches: int,
+    share: float,
+    more: int,
+    seeds: tuple[int, ...],
+    episodes: int,
 ) -> dict[str, Any]:
     """Goes on from a checkpoint as a resumed run does, with live statistics and the unfinished episode, but at the
     learning rates that it has now. Each update is made of so many batches of training and so many times its number of
     minibatches, and the policy takes a share of its step. Then the last policy plays episodes with its last
     statistics."""
-    script, args, state = sampling.training_state(source)
+    script, args, state = lab.training_state(checkpoint)
     left = 1 - state.global_step / state.planned_steps
     args = replace(args, num_steps=batches * args.num_steps, num_minibatches=more * args.num_minibatches)
     args = replace(args, anneal_lr=False)
     args = replace(args, policy_lr=left * args.policy_lr, value_lr=left * args.value_lr)
     rows = []
     for _ in range(pairs // (args.num_envs * args.num_steps)):
-        start = sampling.flat_parameters(state.policy)
-        experience = sampling.roll_out(script, args, state)
-        statistics = script.update(args, state, script.estimate_advantages(args, state, experience))
-        step = share * (sampling.flat_parameters(state.policy) - start)
+        start = lab.flat_parameters(state.policy)
+        steps, episodes_ended = script.rollout(args, state)
+        statistics = script.update(args, state, script.estimate_advantages(args, state, steps))
+        step = share * (lab.flat_parameters(state.policy) - start)
         if share < 1:
             nn.utils.vector_to_parameters(start + step, state.policy.parameters())
-        returns = [x for x, _ in experience["episodes"]]
+        returns = [x for x, _ in episodes_ended]
         row = dict(episodes=len(returns), mean_return=float(np.mean(returns)) if returns else None)
         row |= dict(step_norm=step.norm().item(), mean_kl=statistics["mean_kl"])
         rows.append(row | dict(explained_variance=statistics["explained_variance"]))
     parts = np.array_split(rows, max(1, pairs // PART))
-    returns = play(script, args, state, source, seeds, episodes)
+    returns = play(script, args, state, checkpoint, seeds, episodes)
     return dict(returns=returns, iterations=[summed_up([*part]) for part in parts if len(part)])
 
 
@@ -91,26 +110,32 @@ def summed_up(iterations: list[dict[str, Any]]) -> dict[str, Any]:
     return row | {name: float(np.mean([x[name] for x in iterations])) for name in names}
 
 
-def play(script: Any, args: Any, state: Any, source: Source, seeds: tuple[int, ...], episodes: int) -> list[float]:
-    """Plays episodes with the seeds that sampling.play has for those of the checkpoint's own policy."""
-    args = replace(args, num_envs=1, num_steps=32)
+def play(
+    script: Any, args: Any, state: Any, checkpoint: lab.Checkpoint, seeds: tuple[int, ...], episodes: int
+) -> list[float]:
+    """Plays episodes with the seeds that lab.play has for those of the checkpoint's own policy."""
+    args, returns = replace(args, num_envs=1, num_steps=32), []
     for part in vars(state).values():
         if hasattr(part, "push"):
-            part.push = sampling.do_nothing
-    state = sampling.changed(state, workers=sampling.new_state(script, args).workers)
-    rngs = [sampling.generator(source, *seeds, i) for i in range(episodes)]
-    with torch.no_grad():
-        return [x for x, _ in sampling.play_episodes(script, args, state, rngs)]
+            part.push = lambda *_: None
+    [worker] = state.workers = script.State(args).workers
+    worker.env = env = lab.OneEpisode(worker.env)
+    for state.rng in [lab.generator(checkpoint.run, *seeds, i) for i in range(episodes)]:
+        worker.obs, env.ended, env.total, env.length = None, False, 0.0, 0
+        while not env.ended:
+            script.rollout(args, state)
+        returns.append(env.total)
+    return returns
 
 
 def main(argv: list[str] | None = None) -> None:
-    args = runs.read_options(Args, argv, __doc__)
-    chosen = [runs.with_step(sources, args.checkpoints) for sources in runs.open_runs(args.runs, args.script)]
-    sizes = dict(pairs=args.pairs, reward_pairs=args.reward_pairs, arms=list(args.arms))
-    for row in table.fill(args, "gains_add_up", measure, [(source, sizes) for source in sum(chosen, [])]):
+    args = lab.read_options(Args, argv, __doc__)
+    chosen = [lab.choose(checkpoints, args.checkpoints) for checkpoints in lab.open_runs(args)]
+    asked = dict(seed=args.seed, pairs=args.pairs, reward_pairs=args.reward_pairs, arms=list(args.arms))
+    for row in lab.fill(args, "gains_add_up", measure, [(checkpoint, asked) for checkpoint in sum(chosen, [])]):
         gains = {arm: np.mean(row[arm]["returns"]) - np.mean(row["before"]) for arm in args.arms}
         print(row["run"], row["iteration"], ", ".join(f"{arm} {x:+.0f}" for arm, x in gains.items()))
 
 
 if __name__ == "__main__":
-    runs.run_program(main)
+    lab.run_program(main)

@@ -7,10 +7,8 @@ from typing import Any
 
 import numpy as np
 from claims import HOLDS, UNCLEAR, Cell, Cells
-from estimates import Estimate, in_percent, measured, plain, span
+from estimates import Estimate, bootstrap, in_percent, measured, plain, span
 from matplotlib.figure import Figure
-from measuring import intervals
-from measuring.intervals import percent  # noqa: F401  # the page uses it
 from pictures import forest, new_figure
 from planned import Tests, by_run, holm
 from scipy import stats
@@ -84,7 +82,7 @@ def by_noise(place: str, along: str, pairs: int) -> dict[str, Any]:
     """Returns the share of what so many pairs show that noise explains, 1 − J²(40,000) / A, with a BCa interval."""
     true, shown = over_runs(jaggedness, along)[place], over_runs(apparent, along, pairs)[place]
     share = lambda runs: 1 - true[runs.astype(int)].mean(-1) / shown[runs.astype(int)].mean(-1)
-    return intervals.bootstrap(share, np.arange(len(true)))  # draws runs, each with both of its numbers
+    return bootstrap(share, np.arange(len(true)))  # draws runs, each with both of its numbers
 
 
 def resampled(place: str, along: str, tau: float, draws: int) -> np.ndarray:

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # before this folder, which 
 
 from claims import room
 
-HERE, OF_RUN = Path(__file__).parent, ("env_id", "algo", "setting", "run_seed", "iteration", "checkpoint")
+HERE, OF_RUN = Path(__file__).parent, ("env_id", "algo", "run_seed", "iteration", "checkpoint")
 
 
 def main(path: str, out: str | Path = HERE) -> None:

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 from claims import UNCLEAR, Cell, Cells, after_holm, counted, of_sign, room
-from estimates import Estimate, Runs, factorial, measured, plain, show
-from measuring import intervals
+from estimates import Estimate, Runs, bootstrap, factorial, measured, plain, show
 from pictures import forest, new_figure
 
 ABLATED = "reward_scale", "anneal_lr", "orthogonal_init", "value_clip"
@@ -142,7 +141,7 @@ def brought_back(place: str) -> dict[str, Any]:
     """Returns the share of what scaling is worth with the clip of 0.2 that the wide clip is worth without scaling."""
     share = lambda wide, x, scaled: (wide.mean(-1) - x.mean(-1)) / (scaled.mean(-1) - x.mean(-1))
     samples = (runs.of(place)[f"PPO-{x}"] for x in ("unscaled-wide-clip", "unscaled-clip", "scaled-clip"))
-    return intervals.bootstrap(share, *samples)
+    return bootstrap(share, *samples)
 
 
 def wide_clip(place: str) -> float:

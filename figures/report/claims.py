@@ -6,7 +6,6 @@ import sys
 import numpy as np
 from claims import FIGURES
 from estimates import measured
-from measuring.intervals import short
 
 sys.path.append(str(FIGURES / "report"))
 
@@ -58,9 +57,11 @@ def each_healthy() -> list[list[str]]:
 
 def each_reference() -> list[list[str]]:
     """Returns the rows of a table with what the reference runs earned in each environment."""
-    number = lambda x: short(x).replace("-", "−")
+    number = lambda x: (f"{x:,.0f}" if abs(x) >= 100 else f"{x:.3g}").replace("-", "−")
     rows = [["environment", "untrained", "return after 983,040 steps: median, range"]]
-    for env_id, curves in json.loads((FIGURES.parent / "diagnostics" / "reference.json").read_text()).items():
+    for env_id, curves in json.loads(
+        (FIGURES.parent / "diagnostics" / "report" / "reference.json").read_text()
+    ).items():
         last = [x[-1] for x in curves["returns"]]
         earned = f"{number(np.median(last))}, {number(min(last))} to {number(max(last))}"
         rows.append([env_id, number(np.mean(curves["untrained"])), earned])

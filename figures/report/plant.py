@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-sys.path.append(str(ROOT / "diagnostics"))
+sys.path += [str(ROOT / "diagnostics" / x) for x in ("", "report")]
 
 import report  # noqa: E402
 

@@ -5,8 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 from claims import Cell, Cells, differs, of_none, of_sign
-from estimates import PLACES, Estimate, Runs, factorial, measured
-from measuring import intervals
+from estimates import PLACES, Estimate, Runs, bootstrap, factorial, measured
 from pictures import forest
 
 FOUR = "PPO", "PPO-M", "TRPO", "TRPO+"
@@ -138,7 +137,7 @@ def most_of_the_gain() -> Cells:
         total, of = runs(place, "PPO - TRPO"), [runs.of(place)[x] for x in FOUR]
         cell = cells[place] = of_sign(runs(place, "TRPO+ - PPO-M"), text=f"{100 * float(gain(*of)):.0f} %")
         if differs(total) == 1:
-            ends = intervals.bootstrap(gain, *of)["interval"]
+            ends = bootstrap(gain, *of)["interval"]
             cell.text += " [{:.0f}, {:.0f}]".format(*(100 * x for x in ends))
         else:
             cell.text, cell.verdict = f"{cell.text}, no interval: the gain is {total}", "cannot tell"

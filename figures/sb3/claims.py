@@ -1,9 +1,8 @@
 """What an agent of Stable-Baselines3 is like. No paper's claim is about it."""
 
 import numpy as np
-from estimates import measured, show
-from measuring import intervals, plots
-from pictures import LINES, STYLES, new_figure
+from estimates import Estimate, measured, show
+from pictures import LINES, STYLES, label_log_axis, new_figure
 
 BATCH = 2048  # pairs of a rollout in both programs
 COLUMNS = {  # title, what a row must have, and the number of a row
@@ -27,7 +26,8 @@ def at(place: str, algo: str, iteration: int, name: str, digits: int) -> str:
     rows = [x for x in measured(f"sb3/{place.lower()}") if (x["algo"], x.get("iteration")) == (algo, iteration)]
     found = [x["heldout"]["mean_kl"] if name == "mean_kl" else x[name] for x in rows]
     assert len(found) == 3
-    return show(intervals.mean_of(found), digits)
+    mean = Estimate([found])
+    return show(dict(mean=mean.mean, interval=mean.interval()), digits)
 
 
 def table_of_trainings() -> list[list[str]]:
@@ -64,7 +64,7 @@ def sb3():
     axes[0, 0].set_yticks([0, 0.01, 0.1, 1], ["0", "0.01", "0.1", "1"])
     for axis in axes[:, 1:3].ravel():
         axis.set_yscale("log")
-        plots.label_log_axis(axis)
+        label_log_axis(axis)
     axes[0, 3].set_ylim(0, 1.05)
     return figure
 

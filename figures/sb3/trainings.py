@@ -24,9 +24,10 @@ from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecNormalize
 from torch.nn.utils import parameters_to_vector as flat
 
-sys.path.append(str(Path(__file__).parents[2] / "diagnostics"))
+sys.path += [str(Path(__file__).parents[2] / "diagnostics" / x) for x in ("", "sb3")]
 import sb3
 import sb3_files
+import sb3_ppo
 
 LONG, SHORT, AGAIN, ON = dict(total=1024), dict(total=256), dict(total=768, every=128), dict(on=True)
 FALLS = dict(learning_rate=LinearSchedule(1e-3, 0.0, 1.0))
@@ -100,18 +101,18 @@ def compare(run):
     """Returns what a run says beside what SB3 did: iterations, episodes, and differences of parameters."""
     starts, ends, found = [], [], sorted((run / "checkpoints").iterdir())
     for path in found:
-        checkpoint = sb3.load_checkpoint(path)
-        args = sb3.Args(**checkpoint["args"])
-        state, update = sb3.State(args), done.updates[checkpoint["iteration"]]
-        sb3.restore(state, checkpoint)
-        starts.append(float((flat(sb3.in_order(state)).detach() - update["before"]).abs().max()))
+        checkpoint = sb3_ppo.load_checkpoint(path)
+        args = sb3_ppo.Args(**checkpoint["args"])
+        state, update = sb3_ppo.State(args), done.updates[checkpoint["iteration"]]
+        sb3_ppo.restore(state, checkpoint)
+        starts.append(float((flat(sb3_ppo.in_order(state)).detach() - update["before"]).abs().max()))
         clips, like = {}, update["batch"]["advantages"]
         for name in [x for x in ("clip_range", "clip_range_vf") if getattr(args, x) is not None]:
-            clips[name] = torch.full_like(like, sb3.value_now(args, state, getattr(args, name)))
+            clips[name] = torch.full_like(like, sb3_ppo.value_now(args, state, getattr(args, name)))
         state.rng = np.random.RandomState()
         state.rng.set_state(update["random"])
-        sb3.update(args, state, update["batch"] | clips)
-        ends.append(float((flat(sb3.in_order(state)).detach() - update["after"]).abs().max()))
+        sb3_ppo.update(args, state, update["batch"] | clips)
+        ends.append(float((flat(sb3_ppo.in_order(state)).detach() - update["after"]).abs().max()))
     wrong, rows = 0, list(csv.DictReader(open(run / "progress.csv")))
     known = [x for x in rows if x["episodes"]]
     for row in known:

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 from claims import Cells, answered, of_sign, tally
-from estimates import PLACES, Estimate, agent, by_seed, in_percent, measured, plain
-from measuring import intervals, plots
-from pictures import LINES, STYLES, forest, new_figure
+from estimates import PLACES, Estimate, agent, bootstrap, by_seed, in_percent, measured, show
+from pictures import LINES, STYLES, forest, label_log_axis, new_figure
 from scipy import stats
 
 BOUNDS = dict(Hopper=0.13, Walker2d=0.04, Humanoid=0.07)  # TRPO's, on the mean KL
@@ -108,9 +107,9 @@ def scatter(place: str, name: str, pairs: int) -> dict[str, dict[str, Any]]:
     def harmful_at_each(*x: np.ndarray) -> np.ndarray:
         return sum(stats.norm.cdf(-y.mean(-1) / np.maximum(spread(*x), 1e-12)) for y in x) / len(x)
 
-    found = {"spread": intervals.bootstrap(spread, *samples)}
+    found = {"spread": bootstrap(spread, *samples)}
     shares = dict(harmful=harmful, harmful_at_each=harmful_at_each) if found["spread"]["mean"] else {}
-    return found | {name: intervals.bootstrap(share, *samples) for name, share in shares.items()}
+    return found | {name: bootstrap(share, *samples) for name, share in shares.items()}
 
 
 def gained(place: str, name: str) -> list[float]:
@@ -145,7 +144,7 @@ def table_of_updates() -> Iterable[list[str]]:
     yield ["", "sd of the true changes", *shares, "mean change, checkpoints as the sample"]
     for place, pairs, name in ((x, y, z) for x in UPDATED for y in BATCHES for z in AGENTS):
         found = scatter(place, name, pairs)
-        seen = intervals.text(found["spread"], plain) if found["spread"]["mean"] else "hidden by the noise of episodes"
+        seen = show(found["spread"], 0) if found["spread"]["mean"] else "hidden by the noise of episodes"
         row = [f"{place}-v5, {name}, {pairs:,} pairs", seen]
         row += [in_percent(found[x]) if x in found else "cannot be told" for x in ("harmful", "harmful_at_each")]
         yield [*row, str(as_sample(change(place, name, pairs)))]
@@ -182,7 +181,7 @@ def heldout():
         column[1].set(xlabel="iteration", yscale="log")
     axes[0, 0].set_ylabel("mean KL held out\nas a share of TRPO's bound", fontsize=9)
     axes[1, 0].set_ylabel("largest ratio held out", fontsize=9)
-    plots.label_log_axis(axes[1, 0])
+    label_log_axis(axes[1, 0])
     return figure
 
 

@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 from claims import room
-from estimates import Estimate, plain, two_digits
+from estimates import Estimate, bootstrap, plain, two_digits
 from matplotlib.figure import Figure
-from measuring import intervals
 from pictures import STYLES, new_figure
 from planned import Tests, holm
 from protocols import by_agent, rows_of, whole
@@ -85,7 +84,7 @@ def half_way(place: str) -> dict[str, Any]:
         found = crossing(np.stack(means, 1), log_widths, (means[0] + off) / 2)
         return found if samples[0].ndim > 1 else found[0]
 
-    found = intervals.bootstrap(width, *finals(place).values())  # in logarithms, whose intervals are nearer to even
+    found = bootstrap(width, *finals(place).values())  # in logarithms, whose intervals are nearer to even
     return dict(mean=np.exp(found["mean"]), interval=[*np.exp(found["interval"])])
 
 

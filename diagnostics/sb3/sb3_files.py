@@ -23,11 +23,9 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import torch
-from measuring.runs import note, stop
+from lab import note, refuse
+from sb3_ppo import Schedule
 from torch import Tensor
-
-# A constant, or the first value, the last, and the share of the training after which the last is reached.
-Schedule = float | tuple[float, float, float]
 
 # What the files may say: the type of a number, its smallest and its largest value. The limits are far beyond what any
 # training can use, but near enough for sums and products to stay finite and for loops to end.
@@ -170,9 +168,9 @@ def read_vecnormalize(path: Path) -> dict[str, Any]:
             values[name] = dict(mean=mean, var=var, count=count)
         return values
     except OSError as error:
-        stop(f"{path}: {error.strerror}")
+        refuse(f"{path}: {error.strerror}")
     except Exception:  # corrupt bytes raise almost anything
-        stop(f"{path} is not the pickle that VecNormalize.save writes, or it is damaged")
+        refuse(f"{path} is not the pickle that VecNormalize.save writes, or it is damaged")
 
 
 # Agents --------------------------------------------------------------------------------------------------------------
@@ -206,25 +204,25 @@ def read_agent(path: Path, given: dict[str, float | None]) -> Agent:
             data = json.loads(unpack(file, "data", 2**26))
             version = unpack(file, "_stable_baselines3_version", 100).decode().split()[0]
             if not {*OF_PPO} <= data.keys():
-                stop(f"{path} is not an agent of PPO, the only one of SB3 that can be imported")
+                refuse(f"{path} is not an agent of PPO, the only one of SB3 that can be imported")
             needed = [*SETTINGS, *OTHERS, *["clip_range_vf"] * (given["clip_range_vf"] is None)]
             if missing := [name for name in needed if name not in data.keys() | IF_ABSENT]:
-                stop(f"{path}: SB3 {version}, which wrote it, did not save {', '.join(missing)}")
+                refuse(f"{path}: SB3 {version}, which wrote it, did not save {', '.join(missing)}")
             check_parts(path, data)
             settings = {x: IF_ABSENT[x] for x in IF_ABSENT if data.get(x) is None}
             settings |= {x: check_number(data[x], x) for x in SETTINGS + OF_PPO if x not in settings}
             if not settings["_total_timesteps"]:
-                stop(f"{path}: it has not been trained yet")
+                refuse(f"{path}: it has not been trained yet")
             spaces = {name: read_space(path, data, name) for name in ("observation_space", "action_space")}
             hidden, networks = read_networks(path, file, *(x.shape[1] for x in spaces.values()))
             group, moments = read_optimizer(path, file, list(networks.values()))
             episodes = unpickle(base64.b64decode(data["ep_info_buffer"][":serialized:"])).items
             last_episodes = [(int(to_numpy(x["l"])), float(to_numpy(x["t"]))) for x in episodes]
     except OSError as error:
-        stop(f"{path}: {error.strerror or error}")
+        refuse(f"{path}: {error.strerror or error}")
     except Exception as error:  # damaged files raise almost anything
         text = " ".join(str(error).split())[:100]
-        stop(f"{path} is damaged, or has something that is unknown here ({type(error).__name__}: {text})")
+        refuse(f"{path} is damaged, or has something that is unknown here ({type(error).__name__}: {text})")
     for name in SCHEDULES:
         settings[name] = read_schedule(path, data, name, given[name], group["lr"])
     activation = re.findall(r"\w+", data["policy_kwargs"].get("activation_fn", "Tanh"))[-1]
@@ -251,7 +249,7 @@ def count_iterations(path: Path, settings: dict[str, Any], batch: int) -> int:
             note(f"{path}: if learn() was called before, {text}")
     iteration = begun // batch + max(0, (now - begun - (not updated)) // batch)
     if max(iteration, batch) > 10**7:
-        stop(f"{path}: its numbers of steps are beyond what can be imported")
+        refuse(f"{path}: its numbers of steps are beyond what can be imported")
     if not (epochs if fixed else 1) * iteration <= made <= epochs * iteration:
         why = "because they were counted anew, a rollout was cut short or a setting was changed"
         note(f"the agent has made more or fewer updates than its steps tell, {why}; iterations are counted by steps")
@@ -279,15 +277,15 @@ def check_parts(path: Path, data: dict[str, Any]) -> None:
     """Stops at parts that are not SB3's own or that this project lacks. The file names them as text."""
     kwargs = data["policy_kwargs"]
     if data.get("use_sde") or kwargs.get("squash_output"):
-        stop(f"{path}: gSDE and squashed actions cannot be imported")
+        refuse(f"{path}: gSDE and squashed actions cannot be imported")
     for name, module in (("policy_class", "policies"), ("rollout_buffer_class", "buffers")):
         own = dict(__module__=f"stable_baselines3.common.{module}")  # older files have no class of buffers
         if (data.get(name) or own)["__module__"] != own["__module__"]:
-            stop(f"{path}: its {name} is not SB3's own, and its code would have to run")
+            refuse(f"{path}: its {name} is not SB3's own, and its code would have to run")
     for name, known in CLASSES.items():
         found = kwargs.get(name, known[0])
         if found not in known:
-            stop(f"{path}: its {name} is {' '.join(str(found).split())}, which cannot be imported")
+            refuse(f"{path}: its {name} is {' '.join(str(found).split())}, which cannot be imported")
 
 
 def read_space(path: Path, data: dict[str, Any], name: str) -> np.ndarray:
@@ -295,7 +293,7 @@ def read_space(path: Path, data: dict[str, Any], name: str) -> np.ndarray:
     entry, kind = data[name], "actions" if name == "action_space" else "observations"
     shape = entry.get("_shape", entry.get("shape"))
     if "Box" not in entry.get(":type:", "") or not isinstance(shape, list) or len(shape) != 1:
-        stop(f"{path}: its {kind} are not vectors of numbers, and only those can be imported")
+        refuse(f"{path}: its {kind} are not vectors of numbers, and only those can be imported")
     size = check_number(shape[0], "shape")
     texts = [entry.get(bound, "...").strip("[]").split() for bound in ("low", "high")]
     return np.array([np.full(size, np.nan) if "..." in x else np.array(x, float).reshape(size) for x in texts])
@@ -305,10 +303,10 @@ def read_networks(path: Path, file: zipfile.ZipFile, sees: int, acts: int) -> tu
     """Returns the sizes of the hidden layers of both networks, and the tensors, by SB3's names and in its order."""
     found = load_tensors(file, "policy.pth")
     if any(name.startswith("mlp_extractor.shared_net") for name in found):
-        stop(f"{path}: its networks share layers, which SB3 has not had since 1.8.0 and this project never had")
+        refuse(f"{path}: its networks share layers, which SB3 has not had since 1.8.0 and this project never had")
     known = r"log_std|(mlp_extractor\.(policy|value)_net|action_net|value_net)\..*"
     if not all(re.fullmatch(known, name) for name in found):
-        stop(f"{path}: recurrent networks and feature extractors with weights cannot be imported")
+        refuse(f"{path}: recurrent networks and feature extractors with weights cannot be imported")
     hidden, shapes, heads = {}, {"log_std": (acts,)}, {}
     for net, head, out in (("policy", "action_net", acts), ("value", "value_net", 1)):
         layer = f"mlp_extractor.{net}_net"
@@ -329,14 +327,14 @@ def read_optimizer(path: Path, file: zipfile.ZipFile, networks: list[Tensor]) ->
     found = load_tensors(file, "policy.optimizer.pth")
     [group, *more], state = found["param_groups"], found["state"]
     if more or len(group["params"]) != len(networks) or group.keys() - ADAM or "amsgrad" not in group:
-        stop(f"{path}: its optimizer is not one Adam of all parameters alike, and cannot be imported")
+        refuse(f"{path}: its optimizer is not one Adam of all parameters alike, and cannot be imported")
     if variants := [x for x in ("amsgrad", "maximize", "decoupled_weight_decay") if group.get(x)]:
-        stop(f"{path}: its optimizer is Adam with {variants[0]}, which cannot be imported")
+        refuse(f"{path}: its optimizer is Adam with {variants[0]}, which cannot be imported")
     constants = {name: check_number(group[name], name) for name in ("lr", "eps", "weight_decay")}
     first, second = (check_number(beta, "betas") for beta in group["betas"])
     steps = [check_number(float(x["step"]), "step") for x in state.values()] or [0.0]
     if state and len(state) < len(networks) or len({*steps}) > 1:
-        stop(f"{path}: some of its parameters were frozen, for a time or for good, and it cannot be imported")
+        refuse(f"{path}: some of its parameters were frozen, for a time or for good, and it cannot be imported")
     moments = {}
     for i, network in enumerate(networks[: len(state)]):
         moments[i] = {name: check_tensor(path, state[i][name]) for name in ("exp_avg", "exp_avg_sq")}
@@ -350,7 +348,7 @@ def check_tensor(path: Path, x: Tensor) -> Tensor:
     if x.dtype != torch.float32 or x.numel() * 4 > x.untyped_storage().nbytes():  # a view may repeat a few numbers
         raise ValueError(x.dtype)
     if not x.abs().max() <= 1e6:
-        stop(f"{path}: its weights or its optimizer's moments are not finite or far too large: its training diverged")
+        refuse(f"{path}: its weights or its optimizer's moments are not finite or far too large: its training diverged")
     return x.detach().contiguous()
 
 
@@ -368,7 +366,7 @@ def read_schedule(path: Path, data: dict[str, Any], name: str, given: float | No
         return None
     elif found is None:
         if name != "learning_rate":
-            stop(f"{path}: it does not spell out its {name}; say it with --{name.replace('_', '-')} NUMBER")
+            refuse(f"{path}: it does not spell out its {name}; say it with --{name.replace('_', '-')} NUMBER")
         note(f"{path}: it does not spell out its learning_rate; here it stays at that of its last update, {last:g}")
         found = last
     first, end, fraction = found if isinstance(found, tuple) else (found, found, 1.0)
@@ -376,7 +374,7 @@ def read_schedule(path: Path, data: dict[str, Any], name: str, given: float | No
         for x, limits in ((first, name), (end, name), (fraction, "end_fraction")):
             check_number(x, limits)
     except ValueError:
-        stop(f"{path}: its {name} is not between 0 and {LIMITS[name][2]:g}")
+        refuse(f"{path}: its {name} is not between 0 and {LIMITS[name][2]:g}")
     return found
 
 
@@ -422,14 +420,14 @@ def read_monitor(path: Path) -> tuple[str, list[Episode]]:
         env_id, start = header.get("env_id") or "None", check_number(header["t_start"], "t_start")
         # Monitor never writes a colon. gym.make would import the module before it, whatever that is.
         if not re.fullmatch(r"[\w./-]+", env_id):
-            stop(f"--monitor {path} names no environment that Gymnasium knows; only --env-id may name a module")
+            refuse(f"--monitor {path} names no environment that Gymnasium knows; only --env-id may name a module")
         for number, row in enumerate(csv.DictReader(lines), 3):
             seconds, total, length = float(row["t"]), float(row["r"]), int(float(row["l"]))
             if None in row or not (math.isfinite(total + seconds) and 1 <= length <= 10**9):
                 raise ValueError(row)
             if episodes and seconds < episodes[-1].mark[1]:
-                stop(f"--monitor {path}: another monitor went on with it in line {number}, and did not say when")
+                refuse(f"--monitor {path}: another monitor went on with it in line {number}, and did not say when")
             episodes.append(Episode(total, length, start + seconds, (length, seconds)))
     except Exception:
-        stop(f"--monitor {path}: line {number} is not as SB3's Monitor writes it")
+        refuse(f"--monitor {path}: line {number} is not as SB3's Monitor writes it")
     return "" if env_id == "None" else env_id, episodes  # "None": the environment had no id

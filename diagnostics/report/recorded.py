@@ -3,18 +3,18 @@ makes, beside what the environments themselves say of the same steps."""
 
 import contextlib
 import copy
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import gymnasium as gym
+import lab
 import numpy as np
 import torch
 from torch import Tensor, nn
-
-from measuring import runs, sampling
-from measuring.runs import Source
+from torch.distributions import Independent, Normal, kl_divergence
 
 # In each segment these steps end an episode: by a time limit, in a terminal state, and by both. Otherwise a checkpoint
 # of long episodes would not show what the script does there.
@@ -61,12 +61,50 @@ def recorder_of(env: gym.Env) -> Recorder:
     return env if isinstance(env, Recorder) else recorder_of(env.env)
 
 
+def has_step(checkpoint: lab.Checkpoint) -> bool:
+    """Tells whether training goes on from a checkpoint. From the last one of a finished run it does not."""
+    args, size = lab.read_config(checkpoint.run)["args"], math.prod(lab.batch_shape(checkpoint.run))
+    done = lab.load_script(checkpoint.script).load_checkpoint(checkpoint.path)["global_step"]
+    return done < args["total_timesteps"] // size * size
+
+
+def roll_out(module: Any, args: Any, state: Any) -> dict[str, Any]:
+    """Returns the arrays of the script's rollout and, as `episodes`, its list of them."""
+    steps, episodes = module.rollout(args, state)
+    return steps | dict(episodes=episodes)
+
+
+def copied(state: Any) -> Any:
+    """Copies a state except for its workers, because a copied environment does not step to the same observations."""
+    return copy.deepcopy(state, {id(state.workers): state.workers})
+
+
+def changed(state: Any, **parts: Any) -> Any:
+    """Returns a training state that has these parts, and shares all others with the given one."""
+    state = copy.copy(state)
+    vars(state).update(parts)
+    return state
+
+
+@torch.no_grad()
+def kls(policy: Callable, batch: dict[str, Tensor]) -> Tensor:
+    """Returns KL(old || new) [B] in nats of the policy against the one that collected the batch."""
+    return kl_divergence(Independent(Normal(batch["old_means"], batch["old_stds"]), 1), policy(batch["obs"]))
+
+
+@torch.no_grad()
+def values_that_follow(value: Callable, data: dict[str, Any]) -> np.ndarray:
+    """Returns V [B] of the observation after each of a rollout's steps, which is 0 after a termination."""
+    following = value(torch.from_numpy(data["next_obs"])).double().numpy()
+    return np.where(data["terminations"], 0.0, following)
+
+
 def play(module: Any, args: Any, state: Any) -> tuple[dict, dict]:
     """Returns a rollout, copied since a script may use its arrays again, and what the environments say of its rows."""
     envs = [recorder_of(worker.env) for worker in state.workers]
     for env in envs:
         env.rows, env.starts, env.episodes = [], [], []
-    data = sampling.roll_out(module, args, state)
+    data = roll_out(module, args, state)
     data = {name: x if name == "episodes" else np.array(x) for name, x in data.items()}
     for env in envs:
         env.rows[-1]["last"] = True
@@ -80,17 +118,17 @@ class Script:
     `data` is a second rollout, for which the policy has changed, and `batch` is made of it. Beside each rollout stands
     what the environments say of it, which is `true` for the second."""
 
-    def __init__(self, source: Source, seed: int):
-        self.source, self.seed, self.module = source, seed, runs.load_script(source.script)
-        self.steps = max(64, min(runs.read_config(source.run)["args"]["num_steps"], 1024))
+    def __init__(self, checkpoint: lab.Checkpoint, seed: int):
+        self.checkpoint, self.seed, self.module = checkpoint, seed, lab.load_script(checkpoint.script)
+        self.steps = max(64, min(lab.batch_shape(checkpoint.run)[1], 1024))
         (args, self.before), equal = (self.fresh(6, max(4, 1024 // self.steps)) for _ in range(2))
         self.first = play(self.module, args, self.before)
-        self.args = sampling.checkpoint_state(source)[1]  # schedules count in batches of the size that training uses
+        self.args = lab.frozen_state(checkpoint)[1]  # schedules count in batches of the size that training uses
         batch = self.module.estimate_advantages(self.args, self.before, self.first[0])
-        policy = moved(self.before.policy, lambda x: sampling.compare_policies(x, batch)[1].mean() > 1)
+        policy = moved(self.before.policy, lambda x: kls(x, batch).mean() > 1)
         if hasattr(policy, "log_std"):
             policy.log_std.data += 0.3
-        self.state = sampling.changed(self.before, policy=policy, iteration=self.before.iteration + 1)
+        self.state = changed(self.before, policy=policy, iteration=self.before.iteration + 1)
         self.data, self.true = play(self.module, args, self.state)
         self.again = play(self.module, *equal)
         self.batch = self.module.estimate_advantages(self.args, self.state, self.data)
@@ -98,8 +136,12 @@ class Script:
         self.space = recorder_of(self.state.workers[0].env).action_space
 
     def fresh(self, seed: int, num_envs: int) -> tuple:
+        """Returns the arguments and the checkpoint's state with workers that will begin new episodes."""
+        script, args, state = lab.frozen_state(self.checkpoint)
+        args = replace(args, num_envs=num_envs, num_steps=self.steps)
+        rng = lab.generator(self.checkpoint.run, self.seed, self.checkpoint.iteration, seed)
         with recorded():
-            return sampling.fresh_state(self.source, (self.seed, self.source.iteration, seed), num_envs, self.steps)[1:]
+            return args, changed(state, workers=script.State(args).workers, rng=rng)
 
     def option(self, name: str, otherwise: Any = False) -> Any:
         return getattr(self.args, name, otherwise)
@@ -119,14 +161,14 @@ class Script:
         """A new run with one minibatch and four epochs: its arguments, its state after a rollout, and this rollout."""
         args = self.with_options(policy_epochs=4, value_epochs=4, num_minibatches=1)
         with recorded():
-            state = sampling.new_state(self.module, args)
+            state = self.module.State(args)
         return args, state, *play(self.module, replace(args, num_steps=self.steps), state)
 
-    def updated(self, args: Any = None, **changed: Tensor) -> tuple:
+    def updated(self, args: Any = None, **parts: Tensor) -> tuple:
         """Returns the state after an update of two epochs on the batch, or on a changed one, and what it logs."""
         args = args or self.with_options(policy_epochs=2, value_epochs=2)
-        state = sampling.changed(sampling.copied(self.state), rng=np.random.default_rng(1))
-        return state, self.module.update(args, state, self.batch | changed)
+        state = changed(copied(self.state), rng=np.random.default_rng(1))
+        return state, self.module.update(args, state, self.batch | parts)
 
     an_update = cached_property(lambda self: self.updated())
 

@@ -3,18 +3,21 @@ log, the checkpoints, the rows that diagnostics have measured, and the fresh seg
 
 import json
 import math
+from collections.abc import Callable
 from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import checks
+import gradient
+import lab
 import numpy as np
+import rewards
 import torch
-from measuring import checks, intervals, runs, sampling, table
-from measuring.checks import BAD, CANNOT_TELL, CAUTION, FACT, Verdict, verdict
-from measuring.intervals import percent, short, text
-from measuring.recorded import FORCED, Script
-from measuring.runs import Source
+from checks import BAD, CANNOT_TELL, CAUTION, FACT, Verdict, percent, t_interval, verdict
+from recorded import FORCED, Script, has_step, values_that_follow
+from rewards import short, text
 
 CHECKS: list[checks.Check] = []
 check = checks.into(CHECKS)
@@ -27,31 +30,39 @@ EVERY = 20_480  # environment steps between the points of its curves
 class Run:
     """A run on disk: its progress by iteration, nan where there is no number, and what its checkpoints hold."""
 
-    def __init__(self, sources: list[Source], folders: list[Path], seed: int):
-        self.sources, self.seed, self.rows = sources, seed, partial(rows_from, sources, folders)
-        self.config = runs.read_config(sources[0].run)
-        self.args, self.batch_size = self.config["args"], runs.batch_size(self.config)
-        self.planned, rows = runs.planned_steps(self.config), runs.read_progress(sources[0].run)
+    def __init__(self, checkpoints: list[lab.Checkpoint], folders: list[Path], seed: int):
+        self.checkpoints, self.seed, self.rows = checkpoints, seed, partial(rows_from, checkpoints, folders)
+        self.config = lab.read_config(checkpoints[0].run)
+        self.args, self.batch_size = self.config["args"], math.prod(lab.batch_shape(checkpoints[0].run))
+        self.planned, rows = rewards.planned_steps(self.config), rewards.read_progress(checkpoints[0].run)
         self.progress = {x: np.full(int(rows[-1]["iteration"]) + 1, np.nan) for row in rows[:1] for x in row}
         for i, name, x in [(int(row["iteration"]), *item) for row in rows for item in row.items()]:
             # A mean KL that is not a number was no short step.
             self.progress[name][i] = float("inf" if (name, x) == ("mean_kl", "nan") else x or "nan")
-        self.saved = {x.iteration: runs.checkpoint_of(x) for x in sources}
+        self.saved = {x.iteration: lab.load_script(x.script).load_checkpoint(x.path) for x in checkpoints}
 
     @cached_property
     def script(self) -> Script:
-        with_step = [x for x in self.sources if x is not self.sources[-1] or runs.can_step(x)] or self.sources
+        with_step = [x for x in self.checkpoints if has_step(x)] or self.checkpoints
         return Script(with_step[-1], self.seed)
 
     def logged(self, name: str) -> np.ndarray:
         return self.progress.get(name, np.full(len(self.progress["global_step"]), np.nan))
 
 
-def rows_from(sources: list[Source], folders: list[Path], name: str) -> list[dict[str, Any]]:
-    """Returns a diagnostic's row of each checkpoint that has any, from most samples where it has several."""
-    found = [table.rows_of(folder / f"{name}.jsonl", sources) for folder in dict.fromkeys(folders)]
-    of_checkpoints = [sum(rows, []) for rows in zip(*found)]
-    return [max(rows, key=lambda row: row[ROWS[name]]) for rows in of_checkpoints if rows]
+def rows_from(checkpoints: list[lab.Checkpoint], folders: list[Path], name: str) -> list[dict[str, Any]]:
+    """Returns a diagnostic's row of each checkpoint that has any, from most samples where it has several. A row belongs
+    to the bytes of a checkpoint, and not to a folder's name."""
+    rows = []
+    for path in [folder / f"{name}.jsonl" for folder in dict.fromkeys(folders)]:
+        lines = path.read_text().split("\n")[:-1] if path.exists() else []  # the last one may be torn
+        rows += [json.loads(line) for line in lines]
+    best = []
+    for digest in [lab.digest(x.path.read_bytes()) for x in checkpoints]:
+        own = [row for row in rows if row["checkpoint"] == digest]
+        if own:
+            best.append(max(own, key=lambda row: row[ROWS[name]]))
+    return best
 
 
 @check("it has run to its end")
@@ -123,8 +134,8 @@ def learned(run: Run) -> Verdict:
     if len(known) < 10 + len(early):
         return few
     first, last, best = returns[early], returns[tens[-1]], max(tens, key=lambda rows: returns[rows].mean())
-    gain = intervals.difference(last, first) if len(early) > 1 else intervals.mean_of(last - first)
-    fall = intervals.difference(returns[best], last, looks=len(tens))
+    gain = checks.difference(last, first) if len(early) > 1 else lab.mean_of(last - first)
+    fall = checks.difference(returns[best], last, looks=len(tens))
     number = f"return {text(gain)} above the {short(first.mean())} of iteration {early[-1]}"
     if gain["interval"][1] <= 0:
         where = "below where" if gain["interval"][1] < 0 else "where"
@@ -146,8 +157,8 @@ def reference(run: Run) -> Verdict | None:
     if not at or not here.any():
         return None
     mine, others = np.average(returns[here], weights=episodes[here]), [x[at - 1] for x in known["returns"]]
-    own = {name: runs.setting(run.config).get(name) for name in known["kind"]}
-    unlike = runs.differing([known["kind"], own])
+    own = {name: rewards.setting(run.config).get(name) for name in known["kind"]}
+    unlike = rewards.differing([known["kind"], own])
     number = f"{short(mine)} after {EVERY * at:,} steps, where {len(others)} runs of ppo.py with its defaults had "
     number += f"{short(min(others))} to {short(max(others))}"
     number += f"; it differs in {', '.join(unlike[:3])}" * bool(unlike)
@@ -158,12 +169,12 @@ def reference(run: Run) -> Verdict | None:
 def batch(run: Run) -> Verdict | None:
     """The batch is as large as the noise scale at the median checkpoint, or larger (McCandlish et al. 2018). Less is
     usual where agents learn, so it gets no verdict; less than 1/100 is far too small."""
-    rows = [dict(iteration=x["iteration"]) | x["noise_scale"]["value network"] for x in run.rows("gradient")]
+    rows = [dict(iteration=x["iteration"]) | gradient.noise_scale(x) for x in run.rows("gradient")]
     if not rows:
         return None
     trained = [x for x in rows if x["iteration"]] or rows
-    row = sorted(trained, key=lambda x: x["pairs"] or math.inf)[len(trained) // 2]
-    low, high = (math.inf if x is None else x for x in row["interval"] or (0, None))
+    row = sorted(trained, key=lambda x: x["mean"])[len(trained) // 2]
+    low, high = row["interval"] or (0, math.inf)
     K, cosines = run.batch_size, [short(run.batch_size / (run.batch_size + x)) for x in (high, low)]
     number = f"noise scale {low:,.0f} to {high:,.0f} pairs at iteration {row['iteration']}, batch {K:,}: gradients of "
     number += f"two batches have a cosine of {' to '.join(cosines)}"
@@ -194,10 +205,10 @@ def lengths(run: Run) -> Verdict:
         if not after >= before:
             tell = f"Iteration {i} went much too far, and returns fell: try a smaller --policy-lr or --max-kl."
             return Verdict(BAD, tell, f"mean KL {short(kls[i])} nats in iteration {i}")
-    for x, kl in [(x["iteration"], x["heldout"]) for x in held]:
-        low, _ = intervals.t_interval(kl["mean_kl_parts"] or [], looks=len(held)) or (0, 0)
+    for x, kl in [(x["iteration"], x["heldout"]["mean_kl"]) for x in held]:
+        low, _ = t_interval(kl, looks=len(held)) or (0, 0)
         if not low <= bound[x]:
-            return Verdict(CAUTION, "Held out, a step is too long.", f"{short(kl['mean_kl'])} nats at iteration {x}")
+            return Verdict(CAUTION, "Held out, a step is too long.", f"{short(np.mean(kl))} nats at iteration {x}")
     return verdict(False, "", number + f", nor held out at {len(held)} checkpoints" * bool(held))
 
 
@@ -206,9 +217,10 @@ def gains(run: Run) -> Verdict | None:
     """Updates from fresh batches of the training's size raise the mean return at half of the checkpoints or more, and
     lower it at none (t intervals, corrected for the number of checkpoints)."""
     rows = [x for x in run.rows("updates") if 0.9 < x["step_pairs"] / run.batch_size < 1.1]
-    ends = [intervals.t_interval([y["mean"] for y in x["changes"]], looks=len(rows)) for x in rows]
+    means = [[y["difference"]["mean"] for y in x["changes"]] for x in rows]
+    ends = [t_interval(x, looks=len(rows)) for x in means]
     rose, fell = sum(low > 0 for low, _ in ends), sum(high < 0 for _, high in ends)
-    number = "; ".join(f"{text(x['change'])} at iteration {x['iteration']}" for x in rows)
+    number = "; ".join(f"{text(lab.mean_of(x))} at iteration {row['iteration']}" for row, x in zip(rows, means))
     status = CANNOT_TELL if not fell else BAD if fell > rose else CAUTION
     tell = f"Updates raise the return at {rose} of {len(rows)} checkpoints and lower it at {fell}."
     return verdict(fell or 2 * rose < len(rows), tell, number, status) if rows else None
@@ -221,6 +233,14 @@ def unforced(run: Run) -> dict[str, np.ndarray]:
     return {x: y[rows] for x, y in (dict(true_obs=true["obs"]) | data).items() if x != "episodes"}
 
 
+def discounted_returns(gamma: float, value: Callable, data: dict[str, np.ndarray]) -> np.ndarray:
+    """Returns the discounted sums [B] of a rollout's rewards. Where an episode is cut off they continue with V."""
+    following, returns = values_that_follow(value, data), np.zeros(len(data["rewards"]) + 1)
+    for i in reversed(range(len(following))):
+        returns[i] = data["rewards"][i] + gamma * (following[i] if data["ends"][i] else returns[i + 1])
+    return returns[:-1]
+
+
 @check("its critic predicts", "value.py")
 def critic(run: Run) -> Verdict | None:
     """Explained variance of the discounted returns of fresh segments: bad at 0, where it is no better than a constant,
@@ -229,10 +249,10 @@ def critic(run: Run) -> Verdict | None:
     s, data = run.script, unforced(run)
     if not s.critic:
         return None
-    returns = sampling.discounted_returns(s.args.gamma, s.critic, data)
+    returns = discounted_returns(s.args.gamma, s.critic, data)
     errors = returns - s.critic(torch.from_numpy(data["obs"])).detach().double().numpy()
     squares = [(x - x.mean()) ** 2 for x in (errors, returns)]
-    left = intervals.ratio_of_sums(*squares, data["ends"], in_logarithms=True)
+    left = checks.ratio_of_sums(*squares, data["ends"], in_logarithms=True)
     low, high = (1 - x for x in (left["interval"] or [0, math.inf])[::-1])
     number = f"explained variance {1 - left['mean']:.2g} [{low:.2g}, {high:.2g}] of held-out returns"
     if returns.std() < 0.1 * abs(returns.mean()) or s.before.global_step < 20_000:
@@ -287,7 +307,7 @@ def normalizers(run: Run) -> Verdict | None:
     for name, numbers in dict(obs=data["obs"], reward=data["rewards"][:, None]).items():
         if s.option(f"{name}_clip"):
             clipped = (np.abs(numbers) >= s.option(f"{name}_clip_range")).mean(1)
-            shares[name] = intervals.ratio_of_sums(clipped, 1, data["ends"])
+            shares[name] = checks.ratio_of_sums(clipped, 1, data["ends"])
             told.append(f"{name} clipped in {text(shares[name], percent)} of {numbers.size:,} numbers")
     if many := [name for name, x in shares.items() if x["interval"] and x["interval"][0] > 0.01]:
         return Verdict(BAD, f"Clipping changes many: try a larger --{many[0]}-clip-range.", "; ".join(told))

@@ -2,10 +2,12 @@
 could test nothing. Its docstring is the rule, which the page prints, and its thresholds stand in it. So whoever changes
 or adds a check touches one place."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy import stats
 
 GOOD, CAUTION, BAD, CANNOT_TELL, FACT = "good", "caution", "bad", "cannot tell", "no verdict"
 
@@ -58,3 +60,42 @@ def unlike(x: Any, y: Any, share: float = 1e-4) -> np.ndarray:
     small, of 1 or of the largest number. The rounding of float32 stays far below the default."""
     x, y = (np.asarray(z, float).reshape(len(z), -1) for z in (x, y))
     return ~(np.abs(x - y) <= share * np.maximum(np.abs(y), min(1.0, np.abs(y).max(initial=1e-30)))).all(1)
+
+
+# Intervals and texts -------------------------------------------------------------------------------------------------
+
+
+def t_interval(x: Any, looks: int = 1) -> tuple[float, float] | None:
+    """Returns the interval of the mean of x [n] by Student's t, at 95 % or, where several looks share the 5 %, at more
+    (Bonferroni)."""
+    if len(x) < 2:
+        return None
+    half = stats.t.ppf(1 - 0.025 / looks, len(x) - 1) * np.std(x, ddof=1) / len(x) ** 0.5
+    return float(np.mean(x) - half), float(np.mean(x) + half)
+
+
+def difference(x: np.ndarray, y: np.ndarray, looks: int = 1) -> dict[str, Any]:
+    """Returns the mean of x [n] minus the mean of y [m], which are independent samples, and its Welch interval."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # scipy warns where all numbers of a sample are the same
+        ends = stats.ttest_ind(x, y, equal_var=False).confidence_interval(1 - 0.05 / looks)
+    return dict(mean=float(np.mean(x) - np.mean(y)), interval=[float(ends.low), float(ends.high)])
+
+
+def ratio_of_sums(x: np.ndarray, y: Any, ends: np.ndarray, in_logarithms: bool = False) -> dict[str, Any]:
+    """Returns the sum of x [B] divided by the sum of y [B], neither of which is ever negative, and its 95 % interval
+    over the episodes of a rollout, which end where `ends` [B] is True. To first order, a ratio of two sums varies like
+    the mean over episodes that is computed here (delta method). With logarithms, the interval covers better where x is
+    skewed and there are few episodes."""
+    starts = np.append(0, np.flatnonzero(ends)[:-1] + 1)
+    x, y = (np.add.reduceat(np.broadcast_to(z, len(ends)).astype(float), starts) for z in (x, y))
+    mean = (x.sum() / max(y.sum(), 1e-30)).item()
+    around = t_interval((x - mean * y) / y.mean().clip(1e-30) / (max(mean, 1e-30) if in_logarithms else 1))
+    if around is None:
+        return dict(mean=mean, interval=None)
+    low_high = [mean * np.exp(z).item() if in_logarithms else max(0.0, mean + z) for z in around]
+    return dict(mean=mean, interval=low_high)
+
+
+def percent(x: float) -> str:
+    return f"{100 * x:.2g} %"

@@ -8,12 +8,13 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import checks
+import lab
 import numpy as np
 import torch
-from measuring import checks, runs, sampling
-from measuring.checks import BAD, Verdict, of_rows, unlike, verdict
-from measuring.intervals import percent, short
-from measuring.recorded import Script, moved, recorder_of
+from checks import BAD, Verdict, of_rows, percent, unlike, verdict
+from recorded import Script, copied, has_step, kls, moved, recorder_of, values_that_follow
+from rewards import planned_steps, short
 from scipy.signal import lfilter
 from torch import Tensor, nn
 from torch.distributions import Independent, Normal, kl_divergence
@@ -171,7 +172,7 @@ def value_targets(s: Script) -> Verdict | None:
     if not s.critic:
         return None
     batch = s.module.estimate_advantages(s.with_options(gae_lambda=1.0), s.state, s.data)
-    targets, follow = batch["value_targets"].double().numpy(), sampling.values_that_follow(s.critic, s.data)
+    targets, follow = batch["value_targets"].double().numpy(), values_that_follow(s.critic, s.data)
     expected = s.data["rewards"] + s.args.gamma * np.where(s.data["ends"], follow, np.append(targets[1:], 0.0))
     return of_kinds(s, targets, expected, "Its value targets at lambda 1 are not the discounted returns.")
 
@@ -189,7 +190,7 @@ def advantages(s: Script) -> Verdict:
         off = unlike(found - found.mean(), returns[:-1] - returns[:-1].mean(), 1e-3)
         return of_rows(off, "Its advantages are not the discounted returns minus a baseline.")
     values = s.critic(s.batch["obs"]).detach().double().numpy()
-    deltas = s.data["rewards"] + s.args.gamma * sampling.values_that_follow(s.critic, s.data) - values
+    deltas = s.data["rewards"] + s.args.gamma * values_that_follow(s.critic, s.data) - values
     expected = deltas + s.args.gamma * s.args.gae_lambda * np.where(end, 0.0, np.append(found[1:], 0.0))
     return of_kinds(s, found, expected, "Its advantages are not delta + gamma lambda A'.")
 
@@ -231,7 +232,7 @@ def one_of(mine: Tensor, expected: list[Tensor], text: str, number: str = "") ->
 def policy_gradient(s: Script, policy: nn.Module, **options: Any) -> Tensor:
     """Returns the gradient of the script's -policy_loss, by default without its entropy bonus."""
     args = s.with_options(**dict(entropy_coef=0.0) | options)
-    return gradient(sampling.objective(s.module, args, policy, s.batch), policy)
+    return gradient(-s.module.policy_loss(args, policy(s.batch["obs"]), s.batch), policy)
 
 
 @check("the bonus is the entropy times its coefficient", "policy_loss, action_entropy")
@@ -300,7 +301,7 @@ def value_loss(s: Script) -> Verdict | None:
 
 
 def flat(state: Any, *names: str) -> Tensor:
-    return torch.cat([sampling.flat_parameters(getattr(state, x)) for x in names if hasattr(state, x)])
+    return torch.cat([lab.flat_parameters(getattr(state, x)) for x in names if hasattr(state, x)])
 
 
 @check("equal states give equal updates, which move every parameter", "update")
@@ -311,7 +312,7 @@ def equal_updates(s: Script) -> Verdict:
     (one, _), (again, _), wrong = s.an_update, s.updated(), []
     if not torch.equal(flat(one, "policy", "value"), flat(again, "policy", "value")):
         wrong.append("from an equal state it is another one, so something outside the State is kept")
-    for name in [x for x in ("policy", "value") if hasattr(one, x) and runs.can_step(s.source)]:
+    for name in [x for x in ("policy", "value") if hasattr(one, x) and has_step(s.checkpoint)]:
         pairs = zip(*(getattr(x, name).named_parameters() for x in (s.state, one)))
         still = [x for (x, old), (_, new) in pairs if torch.equal(old, new)]
         if still and (name == "value" or not s.option("max_kl") or (flat(one, name) != flat(s.state, name)).any()):
@@ -323,7 +324,7 @@ def equal_updates(s: Script) -> Verdict:
 def restored(s: Script) -> Verdict:
     """After restore, every part of the State that the checkpoint has is the checkpoint's, bit for bit, and it has every
     part that can be saved: networks, statistics, Adam's moments and the counters."""
-    checkpoint, state = runs.checkpoint_of(s.source), sampling.new_state(s.module, s.args)
+    checkpoint, state = s.module.load_checkpoint(s.checkpoint.path), s.module.State(s.args)
     checkpoint.pop("workers", None)  # whose unfinished episodes would be played again
     s.module.restore(state, checkpoint)
     parts = {x: y.state_dict() if hasattr(y, "state_dict") else y for x, y in vars(state).items()}
@@ -364,7 +365,7 @@ def minibatches(s: Script) -> Verdict | None:
 def logged(s: Script) -> Verdict:
     """An update counts one iteration and the steps of the batch, and the mean_kl that it logs, if any, is that of the
     whole batch, from the policy that acted, within 1 %."""
-    (state, mine), kl = s.an_update, sampling.compare_policies(s.an_update[0].policy, s.batch)[1].mean().item()
+    (state, mine), kl = s.an_update, kls(s.an_update[0].policy, s.batch).mean().item()
     pairs = dict(mean_kl=(mine.get("mean_kl", kl), kl), iteration=(state.iteration - s.state.iteration, 1))
     pairs |= dict(global_step=(state.global_step - s.state.global_step, len(s.batch["obs"])))
     off = {name: (x, y) for name, (x, y) in pairs.items() if not abs(x - y) <= 0.01 * y + 1e-6}
@@ -397,15 +398,15 @@ def adam(s: Script) -> Verdict | None:
     names = [x for x in ("policy", "value") if {f"{x}_lr", f"{x}_epochs", "num_minibatches"} <= vars(args).keys()]
     names = [x for x in names if x == "value" or not hasattr(new, "multipliers")]  # these move with every step
     args = replace(args, max_grad_norm=0.01) if hasattr(args, "max_grad_norm") else args
-    state, batch = sampling.copied(new), s.module.estimate_advantages(args, new, data)
-    planned, size = runs.planned_steps(dict(args=vars(args))), args.num_envs * args.num_steps
+    state, batch = copied(new), s.module.estimate_advantages(args, new, data)
+    planned, size = planned_steps(dict(args=vars(args))), args.num_envs * args.num_steps
     state.iteration, state.global_step = planned // (4 * size), planned // (4 * size) * size
-    once, taken, rates, thirds = sampling.copied(state), [], [], []
+    once, taken, rates, thirds = copied(state), [], [], []
     for rows in torch.arange(len(batch["obs"]) // 3 * 3).chunk(3):
         thirds.append({name: x if name == "multipliers" else x[rows] for name, x in batch.items()})
         rates.append(1 - state.global_step / planned if s.option("anneal_lr") else 1)
         s.module.update(args, state, thirds[-1])
-        taken.append(sampling.copied(state))
+        taken.append(copied(state))
     s.module.update(replace(args, **{f"{x}_epochs": 1 for x in names}), once, thirds[0])
     where = ["after several", "after the first: gradients add up, or moments, clip or batch change"]
     where += ["at the first: rate, moments, gradient or batch are others"]
@@ -435,7 +436,7 @@ def adam_way(s: Script, args: Any, name: str, start: nn.Module, batches: list, r
         loss(args, network(batch["obs"]), batch).backward()
         nn.utils.clip_grad_norm_(network.parameters(), most)
         optimizer.step()
-        ways.append(sampling.flat_parameters(network) - sampling.flat_parameters(start))
+        ways.append(lab.flat_parameters(network) - lab.flat_parameters(start))
     return [ways[11], ways[3], ways[0]]
 
 
@@ -453,5 +454,5 @@ def natural_step(s: Script) -> Verdict | None:
     old = Independent(Normal(new.mean.detach(), new.stddev.detach()), 1)
     slope = torch.autograd.grad(kl_divergence(old, new).mean(), ps, create_graph=True)
     product = gradient(torch.cat([x.flatten() for x in slope]) @ step, policy) + args.cg_damping * step
-    found = cosine(product, gradient(sampling.objective(s.module, args, policy, s.batch), policy))
+    found = cosine(product, gradient(-s.module.policy_loss(args, policy(s.batch["obs"]), s.batch), policy))
     return verdict(not found >= 0.95, "The policy's step is not a natural gradient's.", f"cosine {found:.3f}")

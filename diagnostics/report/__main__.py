@@ -1,0 +1,13 @@
+"""Judges runs and their scripts: `python diagnostics/report --help` says how. It needs, beside it, lab.py and the
+diagnostics that it runs."""
+
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+
+import lab
+import report
+
+if __name__ == "__main__":
+    lab.run_program(report.main)
