@@ -164,7 +164,8 @@ def test_a_new_flag_renames_only_the_runs_that_use_it(tmp_path, monkeypatch):
     for algo in ("ppo", "ppo_m", "trpo", "trpo_plus"):
         source = (ROOT / "algos" / f"{algo}.py").read_text()
         assert flag in source
-        (tmp_path / "algos" / f"{algo}.py").write_text(source.replace(flag, f"{flag}    new: bool = False  # a new flag\n"))
+        source = source.replace(flag, f"{flag}    new: bool = False  # a new flag\n")
+        (tmp_path / "algos" / f"{algo}.py").write_text(source)
     monkeypatch.setattr(experiments, "ROOT", tmp_path)
     assert names_of(*settings) == before and len(set(before)) == len(before)
     assert not {*names_of(*settings, "--set", "--new")} & {*before}
