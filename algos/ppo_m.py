@@ -9,7 +9,7 @@
 An iteration takes num_steps steps (`rollout`), estimates A by GAE and targets A + V(s) (`estimate_advantages`), and
 steps V on (V(s) - target)^2 and pi on -min(ratio A, clip(ratio) A) with Adam (`update`).
 
-    diff algos/ppo_m.py algos/ppo.py                         # the nine, each where it acts, and squashed actions
+    diff algos/ppo_m.py algos/ppo.py                         # the nine, each where it acts
 
 Rerun the same command to resume an interrupted run, to the same bits. "The released code" is
 MadryLab/implementation-matters, commit 1b8af2d, to which IM links. Functions stand in the order of their first call.
