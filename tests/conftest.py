@@ -24,6 +24,8 @@ sys.path.append(str(Path(__file__).parent))  # for --env-id environments:...
 for folder in ("", "report", "sb3"):
     sys.path.append(str(ROOT / "diagnostics" / folder))  # where they find the modules beside them
 
+import lab
+
 
 def load(name):
     """algos/<name>.py, or <name>.py of diagnostics/ or of a folder there, as a module."""
@@ -164,6 +166,12 @@ class Trained:
 @pytest.fixture(scope="session")
 def known(tmp_path_factory):
     return Trained(tmp_path_factory.mktemp("known"))
+
+
+@pytest.fixture(autouse=True)
+def no_config_of_another_test():
+    """A process reads each config.json once, and tests have folders of the same names."""
+    lab.read_config.cache_clear()
 
 
 @pytest.fixture

@@ -59,7 +59,7 @@ def test_steps_from_the_same_batches_are_one_step(run, tmp_path, monkeypatch):
         assert min(cell["norms"]) == max(cell["norms"]) > 0
 
 
-@pytest.mark.parametrize(("rate", "reward_pairs"), [(0.5, 320), (0.1, 80)])
+@pytest.mark.parametrize(("rate", "reward_pairs"), [(0.5, 320), (0.1, 160)])
 def test_changes_by_updates_are_those_of_the_formula(run, tmp_path, figures, capsys, rate, reward_pairs):
     """With the high rate, a tenth of the updates do harm. With few episodes, their noise scatters the measured changes
     more than twice as much as the true ones."""

@@ -64,10 +64,11 @@ def noise(s: Script) -> Verdict:
 @check("the environment gets the actions", "make_env, rollout")
 def actions(s: Script) -> Verdict:
     """What the environment gets is the action as drawn or, with --bound-action, clipped to its range or squashed into
-    it. A script without this argument may clip."""
+    it, in the numbers of its space. A script without this argument may clip."""
     drawn, how = s.data["actions"].astype(float), s.option("bound_action", None)
     low, high = s.space.low.astype(float), s.space.high.astype(float)
-    ways = dict(no=drawn, clip=drawn.clip(low, high), tanh=low + (high - low) * (np.tanh(drawn) + 1) / 2)
+    ways = dict(clip=drawn.clip(low, high), tanh=low + (high - low) * (np.tanh(drawn) + 1) / 2)
+    ways = dict(no=drawn) | {name: x.astype(s.space.dtype).astype(float) for name, x in ways.items()}
     wrong = [unlike(s.true["given"], ways[x]) for x in ([how] if how in ways else ["no", "clip"])]
     return of_rows(min(wrong, key=np.sum), "The environment does not get the actions as the arguments say.")
 
