@@ -67,9 +67,9 @@ def actions(s: Script) -> Verdict:
     it, in the numbers of its space. A script without this argument may clip."""
     drawn, how = s.data["actions"].astype(float), s.option("bound_action", None)
     low, high = s.space.low.astype(float), s.space.high.astype(float)
-    squashed = np.tanh(s.data["actions"]).astype(float)  # in float32, as acting is, whose tanh can be 1
-    ways = dict(clip=drawn.clip(low, high), tanh=low + (high - low) * (squashed + 1) / 2)
-    ways = dict(no=drawn) | {name: x.astype(s.space.dtype).astype(float) for name, x in ways.items()}
+    ways = dict(no=drawn, clip=drawn.clip(low, high), tanh=low + (high - low) * (np.tanh(drawn) + 1) / 2)
+    if s.space.dtype.kind in "iu":  # Then it gets whole numbers, and rounding decides where one is cut off.
+        ways |= {x: np.where(abs(s.true["given"] - ways[x]) <= 1, s.true["given"], ways[x]) for x in ("clip", "tanh")}
     wrong = [unlike(s.true["given"], ways[x]) for x in ([how] if how in ways else ["no", "clip"])]
     return of_rows(min(wrong, key=np.sum), "The environment does not get the actions as the arguments say.")
 
