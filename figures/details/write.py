@@ -12,14 +12,14 @@ from pathlib import Path
 import jinja2
 from scipy import stats
 
-HERE = Path(__file__).parent
-ROOT = HERE.parent.parent
-sys.path.append(str(HERE.parent))
+sys.path.append(str(Path(__file__).parent.parent))
 
 from claims import room
 from estimates import Estimate, Runs, measured
 from pages import so, wrapped
 
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
 PAGE, SCRIPT = ROOT / "algos" / "details.md", ROOT / "algos" / "ppo.py"
 LIBRARIES = "cleanrl", "stable-baselines3", "rsl-rl", "skrl", "tianshou", "torchrl"  # as conformance.json names them
 
