@@ -1,18 +1,22 @@
-"""The page of PPO's details is what its template, ppo.py and the numbers give."""
+"""The page of PPO's details is what its template, ppo.py and the numbers give, and README's numbers are so."""
 
 import importlib.util
 import inspect
+import itertools
 import re
 
+import numpy as np
 import pytest
 import stable_baselines3
-from conftest import ROOT, load
+from conftest import ROOT
 from stable_baselines3.common.policies import ActorCriticPolicy
 
 spec = importlib.util.spec_from_file_location("details", ROOT / "figures" / "details" / "write.py")
 details = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(details)
 PAGE = details.PAGE.read_text()
+
+from estimates import Estimate, by_seed  # which are in figures/
 
 
 def test_the_page_is_what_its_template_the_script_and_the_numbers_give():
@@ -42,7 +46,7 @@ def test_every_detail_has_its_row_its_worth_and_the_nine_have_the_numbers_of_ppo
 
 
 def test_the_formula_of_what_a_clipped_action_costs():
-    actions = load("ppo").np.random.default_rng(0).normal(size=1_000_000)
+    actions = np.random.default_rng(0).normal(size=1_000_000)
     expected = (actions**2).mean() / (actions.clip(-0.4, 0.4) ** 2).mean()
     assert details.saved_by_a_clip(0.4) == pytest.approx(expected, rel=0.01)
 
@@ -60,3 +64,29 @@ def test_the_column_of_stable_baselines3_is_what_is_installed():
     assert (default(policy, "log_std_init"), rows["13"]) == (0.0, "1, free")
     minibatches = default(ppo, "n_steps") // default(ppo, "batch_size")
     assert rows["17"] == f"{default(ppo, 'n_epochs')} × {minibatches}"
+
+
+def test_the_three_returns_of_readmes_first_table_cannot_be_told_apart():
+    readme, of = (ROOT / "README.md").read_text(), {}
+    for path, label in (("algorithms/now", "ppo"), ("sb3/rewards", "sb3")):
+        [of[label]] = [
+            x["finals"] for x in details.measured(path)["settings"] if (x["label"], x["env_id"]) == (label, "Hopper-v5")
+        ]
+    of["micro"] = details.measured("algorithms/micro")["finals"]
+    rows = re.findall(r"\[(\S+) \[(\S+), (\S+)\]\]\(figures\S+ \((\d+) seeds\)", readme)
+    for row, finals in zip(rows, of.values(), strict=True):
+        mean, low, high, seeds = (int(x.replace(",", "")) for x in row)
+        assert (mean, low, high) == pytest.approx((np.mean(finals), *Estimate([finals]).interval()), abs=6)
+        assert seeds == len(finals)
+    for a, b in itertools.combinations(of.values(), 2):
+        low, high = Estimate([a, b], (1, -1)).interval()
+        assert low < 0 < high
+
+
+def test_the_share_of_the_noise_scale_that_readme_says():
+    agents = by_seed("gradients/noise_hopper", {200, 300, 400, 450})[0]  # of seed 1
+    noise = [x["noise_scale"]["value network"] for rows in agents.values() for x in rows]
+    shares = [2048 * x["grad_sq"] / x["trace"] for x in noise]
+    text = " ".join((ROOT / "README.md").read_text().split())
+    assert max(shares) < 1 / 5 and "200 on, the batch is at most a fifth of the noise scale" in text
+    assert f"in {sum(x < 1 / 20 for x in shares)} of {len(shares)} cases less than a twentieth" in text
