@@ -1,14 +1,27 @@
 """What people do to a copy of a script: each test makes the edit that it names."""
 
 import importlib.util
+import re
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT, checkpoints, contents, flags_of, iterate, settings_of, skip_without_compiler
+from conftest import (
+    ROOT,
+    assert_same,
+    checkpoints,
+    contents,
+    flags_of,
+    iterate,
+    load,
+    progress,
+    settings_of,
+    skip_without_compiler,
+)
 from torch._dynamo.utils import counters
 
 
@@ -122,3 +135,47 @@ def test_printing_in_a_loss_works_uncompiled(edited, capsys):
     args, state = begun(script, "ppo")
     iterate(script, args, state)
     assert capsys.readouterr().out.startswith("ratio 1.0")
+
+
+RECIPES = (ROOT / "algos" / "recipes.md").read_text()
+
+
+def test_a_tenth_optimization_as_the_recipe_shows_it(edited, runs):
+    """The run is named, logged and resumed to the same bits, and a diagnostic calls the copy's functions."""
+    [diff] = re.findall(r"```diff\n(.*?)```", RECIPES, re.DOTALL)
+    hunks = [x.splitlines(keepends=True) for x in re.split(r"^@@.*\n", diff, flags=re.MULTILINE)[1:]]
+    assert [x[0] for hunk in hunks for x in hunk if x[0] != " "] == ["+"] * 8
+    side = lambda hunk, signs: "".join(x[1:] for x in hunk if x[0] in signs)
+    script = edited(*((side(hunk, " -"), side(hunk, " +")) for hunk in hunks))
+    flags = flags_of("ppo", anneal_lr=False, policy_lr=0.001, checkpoint_every=1, runs_dir="whole")
+    flags += "--kl-lr --target-kl 0.5".split()
+    script.main(flags)
+    [whole] = (runs / "whole").iterdir()
+    assert "Hopper-v5__my_ppo__" in whole.name and "__no-anneal-lr__kl-lr__target-kl=0.5__" in whole.name
+    rows = progress(whole)
+    assert [float(x["policy_lr"]) for x in rows] == pytest.approx([0.001, 0.0015, 0.00225])  # the KL is far below
+    for path in (checkpoints(whole)[-1], checkpoints(whole)[-2]):
+        path.unlink()  # as if it had been killed after the first iteration
+    before = contents(checkpoints(whole)[-1])
+    script.main(flags)
+    assert before["kl_factor"] == 1.5 and progress(whole) == rows
+    load("trust_region").main([str(whole), "--script", script.__file__, "--heldout-pairs", "64", "--checkpoints", "1"])
+    assert list(whole.glob("figures/trust_region.jsonl"))
+
+
+def test_starting_from_a_trained_policy_as_the_recipe_shows_it(runs, capsys):
+    [lines] = [x for x in re.findall(r"```python\n(.*?)```", RECIPES, re.DOTALL) if "runs/tuned" in x]
+    script = load("ppo")
+    script.main(flags_of("ppo", run_name="a"))
+    old = runs / "runs/a/checkpoints/iter_000003.pt"
+    exec(re.sub(r'"runs/Hopper.*?\.pt"', f'"{old}"', lines), dict(torch=torch, Path=Path))
+    flags = flags_of("ppo", run_name="tuned", anneal_lr=False, policy_lr=1e-4)
+    with pytest.raises(SystemExit):
+        script.main([*flags, "--gamma", "0.9"])
+    assert "holds another run: gamma was 0.99, is 0.9" in capsys.readouterr().err
+    script.main(flags)
+    trained, begun_with, ended = contents(old), *(contents(checkpoints(runs / "runs/tuned")[i]) for i in (0, -1))
+    parts = [x for x in trained if x.split(".")[0] in ("policy", "value", "policy_adam", "obs_stats", "reward_stats")]
+    assert_same({x: trained[x] for x in parts}, {x: begun_with[x] for x in parts})
+    assert (begun_with["iteration"], ended["iteration"], ended["global_step"]) == (0, 3, 768)
+    assert [float(x["policy_lr"]) for x in progress(runs / "runs/tuned")] == pytest.approx([1e-4] * 3)

@@ -1,5 +1,6 @@
 """The repository's promises about itself."""
 
+import ast
 import importlib
 import os
 import re
@@ -7,6 +8,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from datetime import datetime
 
 import numpy as np
 import pytest
@@ -15,9 +17,10 @@ import tyro
 from conftest import ALGOS, MICRO, ROOT, checkpoints, flags_of, load
 from torch import nn
 
-TOOLS = "matplotlib jinja2 scipy pytest pytest-xdist stable-baselines3 ruff".split()  # not for the scripts
+TOOLS = "matplotlib jinja2 scipy".split()  # not for the scripts
 README = (ROOT / "README.md").read_text()
-README_PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+MARKDOWN = sorted(x.stem for x in ROOT.glob("algos/*.md"))
+RECIPES = (ROOT / "algos" / "recipes.md").read_text()
 
 
 @pytest.mark.parametrize("algo", ALGOS)
@@ -28,6 +31,43 @@ def test_script_metadata_has_the_pins_of_requirements(algo):
     lines = (ROOT / "requirements.txt").read_text().splitlines()
     pins = [line for line in lines if line and line[0] != "#" and line.split("==")[0] not in TOOLS]
     assert metadata == {"requires-python": ">=3.11", "dependencies": pins}
+
+
+def test_the_tests_requirements_are_the_users_and_more_and_the_test_command_installs_them():
+    lines = [(ROOT / f"requirements{x}.txt").read_text().splitlines() for x in ("", "-dev")]
+    users, more = ([x for x in y if x and x[0] != "#"] for y in lines)
+    assert more.pop(0) == "-r requirements.txt" and not set(users) & set(more)
+    assert all(re.fullmatch(r"[\w\[\]-]+==[\d.]+", x) for x in users + more)
+    assert "\npip install -r requirements-dev.txt && python -m pytest" in README
+
+
+def test_the_citation_is_of_the_newest_version():
+    version, date = re.search(r"^## ([\d.]+) \((.*)\)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE).groups()
+    date = datetime.strptime(date, "%d %B %Y").date()
+    assert f"\nversion: {version}\ndate-released: {date}\n" in (ROOT / "CITATION.cff").read_text()
+
+
+def heading_ids(page):
+    """The ids by which a repository's page links to the headings of a file."""
+    titles = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", x.lower()).replace(" ", "-") for x in titles}
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", "CONTRIBUTING.md", *sorted(f"algos/{x.name}" for x in ROOT.glob("algos/*.md"))]
+)
+def test_what_a_page_links_to_is_there(page):
+    """Files and headings of this repository, and lines of scripts."""
+    text = re.sub(r"```.*?```", "", (ROOT / page).read_text(), flags=re.DOTALL)
+    links = [x for x in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in x]
+    assert links
+    for link in links:
+        path, _, place = link.partition("#")
+        path = ((ROOT / page).parent / path if path else ROOT / page).resolve()
+        assert path.exists(), link
+        if place and path.suffix != ".py":
+            path = path / "README.md" if path.is_dir() else path
+            assert place in heading_ids(path), link
 
 
 def test_readme_commands_are_understood(monkeypatch):
@@ -55,8 +95,20 @@ def test_readme_commands_are_understood(monkeypatch):
 
 
 def test_readme_shows_the_loop_as_it_is():
-    [loop] = [x for x in README_PYTHON if "def train" in x]
-    assert loop in (ROOT / "algos" / "ppo.py").read_text()
+    """But for its docstring and its comment, which are wider than a page's column."""
+    [loop] = [x for x in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "def train" in x]
+    [source] = [x for x in ast.parse((ROOT / "algos" / "ppo.py").read_text()).body if getattr(x, "name", "") == "train"]
+    source.body.pop(0)
+    assert ast.unparse(ast.parse(loop)) == ast.unparse(source)
+
+
+def test_no_code_is_wider_than_the_column_of_a_page():
+    """A repository's page has 830 pixels, which hold 93 characters of code. (The diagnostics' commands are wider.)"""
+    before, _, after = README.partition("## The diagnostics")
+    for text in (before, after.partition("## The experiments")[2], RECIPES):
+        blocks = re.findall(r"```\w*\n(.*?)```", text, re.DOTALL)
+        assert blocks and [x for block in blocks for x in block.splitlines() if len(x) > 93] == []
+    assert len(README.splitlines()) <= 250
 
 
 def test_readme_has_the_lengths_of_the_scripts():
@@ -65,8 +117,8 @@ def test_readme_has_the_lengths_of_the_scripts():
     assert {algo: int(length) for algo, length in rows} == lengths
 
 
-def test_readmes_policy_acts_as_the_checkpoint_does(runs):
-    """The README's lines, run on a checkpoint of a short run, give the script's own mean action."""
+def test_the_recipes_policy_acts_as_the_checkpoint_does(runs):
+    """The lines of recipes.md, run on a checkpoint of a short run, give the script's own mean action."""
     script = load("ppo")
     script.main(flags_of("ppo", run_name="a"))
     path = runs / "runs/a/checkpoints/iter_000003.pt"
@@ -75,7 +127,7 @@ def test_readmes_policy_acts_as_the_checkpoint_does(runs):
     state = script.State(args)
     script.restore(state, checkpoint)
     state.obs_stats.push = lambda obs: None  # the statistics stay those of the checkpoint
-    [lines] = [x for x in README_PYTHON if "torch.load" in x]
+    [lines] = [x for x in re.findall(r"```python\n(.*?)```", RECIPES, re.DOTALL) if "def act" in x]
     names = dict(torch=torch, nn=nn, np=np)
     exec(re.sub(r'"runs/.*?\.pt"', f'"{path}"', lines), names)
     for obs in np.random.default_rng(0).normal(0, 3, (5, 11)):

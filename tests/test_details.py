@@ -1,0 +1,92 @@
+"""The page of PPO's details is what its template, ppo.py and the numbers give, and README's numbers are so."""
+
+import importlib.util
+import inspect
+import itertools
+import re
+
+import numpy as np
+import pytest
+import stable_baselines3
+from conftest import ROOT
+from stable_baselines3.common.policies import ActorCriticPolicy
+
+spec = importlib.util.spec_from_file_location("details", ROOT / "figures" / "details" / "write.py")
+details = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(details)
+PAGE = details.PAGE.read_text()
+
+from estimates import Estimate, by_seed  # which are in figures/
+
+
+def test_the_page_is_what_its_template_the_script_and_the_numbers_give():
+    assert details.render() == PAGE and "{{" not in PAGE  # else: python figures/details/write.py
+
+
+def test_a_line_is_found_in_its_function_and_nowhere_else():
+    source = details.SCRIPT.read_text().splitlines()
+    for name, text in (("value_loss", "torch.maximum(losses"), ("step", "m_hat / (v_hat.sqrt()")):
+        number = int(re.fullmatch(r"\[line (\d+)\]\(ppo\.py#L\1\)", details.line(name, text))[1])
+        assert text in source[number - 1]
+    for name, text in (("policy_loss", "torch.maximum(losses"), ("value_loss", "losses")):  # in another, in several
+        with pytest.raises(AssertionError, match="and not in one"):
+            details.line(name, text)
+
+
+def test_every_detail_has_its_row_its_worth_and_the_nine_have_the_numbers_of_ppo():
+    titles = re.findall(r"^### (\d+)\. (.*)$", PAGE, re.MULTILINE)
+    assert [int(number) for number, _ in titles] == list(range(1, 19))
+    assert [int(x) for x in re.findall(r"^\| \*?\[(\d+) [^]]*\]\(#", PAGE, re.MULTILINE)] == list(range(1, 19))
+    sections = re.split(r"^### .*$", PAGE, flags=re.MULTILINE)[1:]
+    assert all("Worth" in x and "ppo.py#L" in x for x in sections)
+    source = details.SCRIPT.read_text()
+    for number, section in enumerate(sections[:9], 1):
+        for flag in re.match(r"\s*((?:`--[\w-]+`, )+)", section)[1].replace("`", "").strip(" ,").split(", "):
+            assert re.search(rf"^    {flag[2:].replace('-', '_')}: bool = True  # \({number}\)", source, re.MULTILINE)
+
+
+def test_the_formula_of_what_a_clipped_action_costs():
+    actions = np.random.default_rng(0).normal(size=1_000_000)
+    expected = (actions**2).mean() / (actions.clip(-0.4, 0.4) ** 2).mean()
+    assert details.saved_by_a_clip(0.4) == pytest.approx(expected, rel=0.01)
+
+
+def test_the_column_of_stable_baselines3_is_what_is_installed():
+    rows = dict(re.findall(r"^\| (?:\*?\[)?(\w+)[^|]*\|[^|]*\|[^|]*\| ([^|]*) \|", PAGE, re.MULTILINE))
+    ppo, policy = (inspect.signature(x).parameters for x in (stable_baselines3.PPO, ActorCriticPolicy))
+    default = lambda of, name: of[name].default
+    assert f"Stable-Baselines3 {stable_baselines3.__version__} " in PAGE
+    assert (default(ppo, "clip_range_vf"), rows["1"]) == (None, "off (only clipped)")
+    assert (default(policy, "ortho_init"), rows["3"]) == (True, "orthogonal")
+    assert (type(default(ppo, "learning_rate")), rows["4"]) == (float, "constant")
+    assert (default(policy, "activation_fn").__name__.lower(), rows["8"]) == ("tanh", "tanh")
+    assert (default(ppo, "normalize_advantage"), rows["10"]) == (True, "yes")
+    assert (default(policy, "log_std_init"), rows["13"]) == (0.0, "1, free")
+    minibatches = default(ppo, "n_steps") // default(ppo, "batch_size")
+    assert rows["17"] == f"{default(ppo, 'n_epochs')} × {minibatches}"
+
+
+def test_the_three_returns_of_readmes_first_table_cannot_be_told_apart():
+    readme, of = (ROOT / "README.md").read_text(), {}
+    for path, label in (("algorithms/now", "ppo"), ("sb3/rewards", "sb3")):
+        [of[label]] = [
+            x["finals"] for x in details.measured(path)["settings"] if (x["label"], x["env_id"]) == (label, "Hopper-v5")
+        ]
+    of["micro"] = details.measured("algorithms/micro")["finals"]
+    rows = re.findall(r"\[(\S+) \[(\S+), (\S+)\]\]\(figures\S+ \((\d+) seeds\)", readme)
+    for row, finals in zip(rows, of.values(), strict=True):
+        mean, low, high, seeds = (int(x.replace(",", "")) for x in row)
+        assert (mean, low, high) == pytest.approx((np.mean(finals), *Estimate([finals]).interval()), abs=6)
+        assert seeds == len(finals)
+    for a, b in itertools.combinations(of.values(), 2):
+        low, high = Estimate([a, b], (1, -1)).interval()
+        assert low < 0 < high
+
+
+def test_the_share_of_the_noise_scale_that_readme_says():
+    agents = by_seed("gradients/noise_hopper", {200, 300, 400, 450})[0]  # of seed 1
+    noise = [x["noise_scale"]["value network"] for rows in agents.values() for x in rows]
+    shares = [2048 * x["grad_sq"] / x["trace"] for x in noise]
+    text = " ".join((ROOT / "README.md").read_text().split())
+    assert max(shares) < 1 / 5 and "200 on, the batch is at most a fifth of the noise scale" in text
+    assert f"in {sum(x < 1 / 20 for x in shares)} of {len(shares)} cases less than a twentieth" in text
