@@ -39,9 +39,9 @@ class Cell:
     so: int = 0  # in how many of them it is so
     against: int = 0  # and in how many it is known not to be so
     needs: int | None = None  # how many seeds would decide in four of five cases, where these cannot tell
-    other: str | None = None  # the verdict by another definition of what the claim is about
+    depends: bool = False  # whether another definition of what the claim is about is known to give another answer
     everywhere: bool = False  # whether the claim's own words ask for every environment
-    reproduced: bool = True  # whether the agents are known to end where the paper's do
+    unlike: str = ""  # why its agents are not the paper's: they confirm and refute nothing
     holm: bool | None = None  # whether the verdict stands after Holm's correction; None of controls, which have none
 
 
@@ -85,6 +85,15 @@ def of_none(x: Estimate, margin: float) -> Cell:
     needs = x.needed(margin, 1.645 + 1.282) if verdict == UNCLEAR else None
     low, high = (float(stats.t.cdf((side * x.mean - margin) / x.error, x.freedom)) for side in (-1, 1))
     return Cell(answered(x, margin), verdict, x.seeds, max(low, high) if small else x.p(), needs=needs)
+
+
+def turns(verdict: str, other: str, difference: Estimate | None = None) -> bool:
+    """Answers whether two definitions of what a claim is about are known to give different answers. They are if the
+    verdicts are opposite. Where one of them cannot tell, the estimates must be known to differ, because "holds" beside
+    "cannot tell" is no difference."""
+    if {verdict, other} == {HOLDS, NOT}:
+        return True
+    return verdict != other and difference is not None and differs(difference) != 0
 
 
 def counted(text: str, found: Iterable[bool | None], unit: str = "seeds") -> Cell:
@@ -165,7 +174,7 @@ def tally(seeds: dict[str, list[dict[str, Any]]], form: str, so: str, unit: str 
 REPLICATED, REFUTED, DEPENDS, OPEN, FEW = (
     "so where it can be told",
     "not so where it can be told",
-    "depends on a definition, the environment or the simulator",
+    "depends on a definition or the environment",
     "cannot tell",
     "few runs only",
 )
@@ -216,16 +225,15 @@ def is_papers(text: str) -> bool:
 
 
 def overall(cells: Cells) -> str:
-    """Returns the heading under which the first page lists a claim. Runs that are only counted decide nothing, and a
-    claim is refuted only where the thing itself was reproduced."""
+    """Returns the heading under which a claim is listed. Runs that are only counted decide nothing, and a claim is
+    confirmed, as it is refuted, only by agents like the paper's."""
     tested = [x for x in cells.values() if not x.unit]
-    verdicts = {x.verdict for x in tested if x.holm is not False}
-    depends = any(x.other not in (None, x.verdict) for x in cells.values()) or verdicts >= {HOLDS, NOT}
-    if depends or any(x.verdict == NOT and not x.reproduced for x in tested):
+    verdicts = {x.verdict for x in tested if x.holm is not False and not x.unlike}
+    if any(x.depends for x in cells.values()) or verdicts >= {HOLDS, NOT}:
         return DEPENDS
     if not tested:
         return FEW
-    if any(x.everywhere and (x.verdict != HOLDS or x.holm is False) for x in tested):
+    if any(x.everywhere and (x.verdict != HOLDS or x.holm is False or x.unlike) for x in tested):
         return OPEN
     return REPLICATED if HOLDS in verdicts else REFUTED if NOT in verdicts else OPEN
 
@@ -243,18 +251,20 @@ def name_verdict(cell: Cell) -> str:
     holm = {None: "", True: " after Holm", False: " alone, not after Holm"}[known]
     needs = f" ({cell.needs} seeds would)" if cell.needs and cell.needs > cell.seeds else ""
     needs = needs or " (n suffices for the paper's effect)" * bool(cell.needs)
-    where = " on today's simulator" * (not cell.reproduced)
-    return f"{cell.verdict}{where}{holm}{needs}, n = {cell.seeds}"
+    unlike = f", but {cell.unlike}" * bool(cell.unlike and cell.verdict != UNCLEAR)
+    return f"{cell.verdict}{holm}{needs}, n = {cell.seeds}{unlike}"
 
 
 def mark(cell: Cell | None) -> str:
-    """Writes a verdict in one word: ✓30, (✓)30 where it does not stand after Holm's correction, ✓3/3 where seeds are
-    counted, and ?40→130 where 130 seeds would decide."""
+    """Writes a verdict in one word: ✓30, (✓)30 where it does not stand after Holm's correction, [✓]30 where the agents
+    are not like the paper's, ✓3/3 where seeds are counted, and ?40→130 where 130 seeds would decide."""
     if cell is None:
         return ""
     if cell.unit:
         return f"{MARKS[cell.verdict]}{cell.against if cell.verdict == NOT else cell.so}/{cell.seeds}"
-    sign = f"({MARKS[cell.verdict]})" if cell.holm is False and cell.verdict != UNCLEAR else MARKS[cell.verdict]
+    sign = MARKS[cell.verdict]
+    if cell.verdict != UNCLEAR:
+        sign = f"[{sign}]" if cell.unlike else f"({sign})" if cell.holm is False else sign
     return f"{sign}{cell.seeds}" + f"→{cell.needs}" * bool(cell.needs and cell.needs > cell.seeds)
 
 

@@ -150,8 +150,24 @@ def test_headings_are_never_firmer_than_the_evidence():
     unclear, few = Cell("", claims.UNCLEAR, 9), claims.counted("", [True] * 3)
     of = lambda *cells, **changes: claims.overall({str(i): Cell(**vars(x) | changes) for i, x in enumerate(cells)})
     assert (of(holds, unclear), of(against, few), of(few)) == (claims.REPLICATED, claims.REFUTED, claims.FEW)
-    assert of(against, reproduced=False) == of(holds, against) == of(holds, other=claims.UNCLEAR) == claims.DEPENDS
+    assert of(holds, against) == of(holds, depends=True) == claims.DEPENDS
     assert of(holds, unclear, everywhere=True) == of(holds, holm=False) == of(unclear, few) == claims.OPEN
+    assert of(against, unlike="other agents") == of(holds, unlike="other agents") == claims.OPEN  # confirms no more
+
+
+def test_that_one_definition_holds_and_another_cannot_tell_is_no_difference():
+    rng = np.random.default_rng(0)
+    far, near = Estimate([rng.normal(9, 1, 20)]), Estimate([rng.normal(0.1, 1, 20)])
+    assert claims.turns(claims.HOLDS, claims.NOT) and not claims.turns(claims.HOLDS, claims.HOLDS, far)
+    assert claims.turns(claims.HOLDS, claims.UNCLEAR, far) and not claims.turns(claims.HOLDS, claims.UNCLEAR, near)
+    x = far - near
+    assert (x.mean, x.p()) == pytest.approx((far.mean - near.mean, stats.ttest_ind(*x.samples, equal_var=False).pvalue))
+
+
+def test_an_end_of_an_interval_keeps_its_side_of_zero():
+    of = lambda *ends, digits=2: estimates.show(dict(mean=0.018, interval=ends), digits)
+    assert of(-0.003, 0.041) == "0.018 [−0.003, 0.041]" and of(0.012, 0.041) == "0.02 [0.01, 0.04]"
+    assert of(4.1, 760, digits=-1) == "0 [4, 760]" and of(0, 0.04) == "0.02 [0.00, 0.04]"
 
 
 def test_the_number_of_seeds_that_would_decide():

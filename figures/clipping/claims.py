@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
-from claims import Cell, Cells, after_holm, differs, of_sign, room
+from claims import Cell, Cells, after_holm, differs, of_sign, room, turns
 from estimates import PLACES, Estimate, Runs, two_digits
 from pictures import forest, new_figure, style_of
 from scipy import stats
@@ -40,8 +40,8 @@ def unneeded() -> Cells:
         if place in RATED:
             best = at_best(place)
             cells[place].text += f"; with PPO's settings, each at its best rate: {best}"
-            cells[place].other = judge(best, m)
-    return cells
+            cells[place].depends = turns(verdict, judge(best, m), best - d)  # other seeds
+    return reward.mark_unlike(cells, "PPO - PPO-NoClip", runs)
 
 
 none, above = (functools.partial(x, of=runs) for x in (reward.none, reward.above))

@@ -44,6 +44,11 @@ def peaks(x: np.ndarray) -> bool:
     return bool(0 < x.argmax() < len(x) - 1 and x[-1] < x[0])
 
 
+def own_bound() -> np.ndarray:
+    """Returns the mean KL of all of TRPO's steps on the batches that they were made from, as shares of its bound."""
+    return np.concatenate([of["TRPO"].kl for place in PLACES for of in seeds(place)])
+
+
 def at_steps(form: str, so: str) -> Cells:
     return tally({x: [dict(y, rise=rise, peaks=peaks) for y in seeds(x)] for x in PLACES}, form, so)
 
@@ -80,6 +85,11 @@ def as_sample(x: Estimate, by: int = 1) -> Estimate:
     count = round(1 / x.weights[0])
     parts = np.array([y.mean() for y in x.samples]).reshape(-1, count)  # of a difference: the many and the few
     return Estimate([(parts[0] - parts[1:].sum(0)).reshape(-1, by).mean(1)])
+
+
+def from_many_over_runs() -> list[Estimate]:
+    """Returns the change by an update from many pairs with the three runs as the sample, of the six cases."""
+    return [as_sample(change(*case, BATCHES[1]), 3) for case in CASES]
 
 
 def updates(estimate, *of: Any) -> Cells:
