@@ -2,7 +2,17 @@
 
 A claim stands once, as a row of a room's page.md: <!-- its name = how it is judged -->, then the paper's words and its
 numbers. How it is judged is an expression of what the room's claims.py and this file know. Most are contrasts of mean
-rewards, such as above("PPO - PPO-M"), or count at how many checkpoints something is so. pages.py fills the rest."""
+rewards, such as above("PPO - PPO-M"), or count at how many checkpoints something is so. pages.py fills the rest.
+
+Runs as a sample, by a rule that was written down before it was known which rows it changes:
+- Five runs or more are tested, in their room, as anything else is.
+- Three or four runs are tested where a row compares a number of each run with a threshold, and the number is that run's
+  alone. The test is Student's t, two-sided, of these numbers against the threshold. (BCa intervals of three numbers
+  mean nothing.) All such cells of all rooms are one family, which Holm corrects. A cell that stands is a test of so
+  many runs. One that does not stays a count, as it was, since three runs that fail to show something say little.
+- Fewer runs, and rows that are so or not so without such a number, are counted.
+Most thresholds were chosen after a look at the first of the three runs, which makes these tests a little too kind.
+"""
 
 from __future__ import annotations
 
