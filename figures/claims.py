@@ -1,8 +1,8 @@
 """The rules by which the numbers in these folders judge the papers' claims.
 
-A claim stands once, as a row of a room's page.md: <!-- its name = how it is judged -->, then the paper's words and its
-numbers. How it is judged is an expression of what the room's claims.py and this file know. Most are contrasts of mean
-rewards, such as above("PPO - PPO-M"), or count at how many checkpoints something is so. pages.py fills the rest.
+A claim is a row of a room's page.md, which begins with its name, <!-- IM: PPO ends above PPO-M -->, and goes on with
+the paper's words and numbers. How it is judged stands under the same name in judge_all() of the room's claims.py. Most
+claims are contrasts of mean rewards, or count at how many checkpoints something is so. pages.py fills the rest.
 
 Runs as a sample, by a rule that was written down before it was known which rows it changes:
 - Five runs or more are tested, in their room, as anything else is.
@@ -20,13 +20,13 @@ import functools
 import importlib.util
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 import numpy as np
-from estimates import FIGURES, PLACES, Estimate, plain, span
+from estimates import FIGURES, PLACES, Estimate
 from scipy import stats
 
 ROOMS = "reward", "clipping", "nine", "steps", "gradients", "critic", "landscapes", "algorithms", "sb3"
@@ -51,7 +51,9 @@ class Cell:
     needs: int | None = None  # how many seeds would decide in four of five cases, where these cannot tell
     depends: bool = False  # whether another definition of what the claim is about is known to give another answer
     everywhere: bool = False  # whether the claim's own words ask for every environment
-    unlike: str = ""  # why its agents are not the paper's: they confirm and refute nothing
+    unlike: str = ""  # why what was measured is not like the paper's: it confirms and refutes nothing
+    runs: Estimate | None = None  # of three or four runs: the number that the claim is about, minus the threshold
+    side: int = 1  # where this is above 0 if the claim is so, and -1 where below
     holm: bool | None = None  # whether the verdict stands after Holm's correction; None of controls, which have none
 
 
@@ -148,8 +150,7 @@ def sides(x: Iterable[float], half: Iterable[float]) -> list[bool | None]:
     return [True if mean > y else False if mean < -y else None for mean, y in zip(x, half)]
 
 
-SAYS = dict(n=n, plain=plain, span=span, sides=sides, agreed=agreed, np=np, mean=np.mean, median=np.median)
-SAYS |= dict(max=np.max, min=np.min, argmax=np.argmax)
+Look = Callable[[Any], tuple]  # from a run's numbers to what a claim is about, and texts
 
 
 def in_turn(texts: Iterable[str]) -> str:
@@ -161,35 +162,54 @@ def in_turn(texts: Iterable[str]) -> str:
     return ", ".join(starts) + f" of {ends[0]}" if len(set(ends)) == 1 and ends[0] else ", ".join(texts)
 
 
-def tally(seeds: dict[str, list[dict[str, Any]]], form: str, so: str, unit: str = "seeds") -> Cells:
-    """Judges a claim about the runs of each seed, of each of which we have numbers by their names. The form is written
-    like an f-string of these names, and `so` is an expression that says whether it is so. Where that compares with a
-    bound, the number that is least favourable to the claim is written, too."""
-    cells, slots = {}, re.findall(r"\{.*?\}", form)
-    number, below, bound = re.fullmatch(r"(.*?)(?: ([<>]) ([\d.]+))?", so).groups()
+def tally(
+    seeds: dict[str, list[Any]],
+    form: str,
+    look: Look,
+    below: float | None = None,
+    above: float | None = None,
+    unit: str = "seeds",
+) -> Cells:
+    """Judges a claim about the runs of each seed. `look` is given what was measured of a seed's runs, and returns what
+    the claim is about, and then a text for each {} of the form. Either that is so, is not so or cannot be told (None),
+    or it is a number, and so where it is below or above a bound. Of numbers the least favourable is written, too."""
+    cells = {}
     for place, of in seeds.items():
-        texts = zip(*([eval("f" + repr(slot), SAYS | x) for slot in slots] for x in of))
-        text = re.sub(r"\{.*?\}", "{}", form).format(*map(in_turn, texts))
-        found = [eval(number, SAYS | x) for x in of]
-        if bound and len(of) > 1:
-            text += f"; least favourable {(min if below == '>' else max)(found):.3g}"
-        if bound:
-            found = [bool(x > float(bound)) == (below == ">") for x in found]
-        cells[place] = counted(text, [x if x is None else bool(x) for x in found], unit)
+        found, *texts = zip(*map(look, of))
+        text, runs = form.format(*map(in_turn, texts)), None
+        if below is not None or above is not None:
+            least = max(found) if above is None else min(found)
+            text += f"; least favourable {least:.3g}".replace("-", "−") * (len(of) > 1)
+            runs = Estimate([np.array(found) - (below if above is None else above)]) if len(of) > 2 else None
+            found = [x < below if above is None else x > above for x in found]
+        cell = cells[place] = counted(text, [x if x is None else bool(x) for x in found], unit)
+        cell.runs, cell.side = runs, -1 if above is None else 1
     return cells
+
+
+def make_tests(cells: Iterable[Cell]) -> None:
+    """Makes tests of the counts of three or four runs that stand after Holm's correction for one another. Where all
+    runs have the same number, which leaves Student's t without a p, the sign test's counts."""
+    cells = [x for x in cells if x.runs is not None]
+    tests = [Cell("", "", x.seeds, x.runs.p() if x.runs.error else 0.5 ** (x.seeds - 1)) for x in cells]
+    correct(tests)
+    for cell, test in zip(cells, tests):
+        if test.holm:
+            cell.verdict = HOLDS if cell.runs.mean * cell.side > 0 else NOT
+            cell.p, cell.holm, cell.unit = test.p, True, ""
 
 
 # Rooms and verdicts --------------------------------------------------------------------------------------------------
 
 REPLICATED, REFUTED, DEPENDS, OPEN, FEW = (
-    "so where it can be told",
-    "not so where it can be told",
+    "holds wherever the runs decide",
+    "refuted wherever the runs decide",
     "depends on a definition or the environment",
-    "cannot tell",
+    "undecided",
     "few runs only",
 )
 MARKS = {HOLDS: "✓", NOT: "✗", UNCLEAR: "?"}
-ROW = re.compile(r"^\| <!-- (.*?) = (.*) -->(.*)\|$", re.MULTILINE)
+ROW = re.compile(r"^\| <!-- (.*?) -->(.*)\|$", re.MULTILINE)
 
 
 @functools.cache
@@ -205,21 +225,24 @@ def template(name: str) -> str:
     return (FIGURES / name / "page.md").read_text()
 
 
-def judge(name: str, how: str) -> Cells:
-    """Evaluates how a claim of a room is judged."""
-    try:
-        return eval(how, vars(room(name)))
-    except Exception as error:
-        error.add_note(f"in {name}/page.md: {how}")
-        raise
-
-
 @functools.cache
+def all_rooms() -> dict[str, dict[str, Cells]]:
+    """Returns the claims of all rooms, since those of three runs are corrected for one another in all of them."""
+    rooms = {name: in_room(name) for name in ROOMS}
+    make_tests(cell for claims in rooms.values() for cells in claims.values() for cell in cells.values())
+    return rooms
+
+
 def claims_of(name: str) -> dict[str, Cells]:
-    """Returns a room's claims by their names. The first one is its question's primary test, which is corrected for its
-    environments alone; the paper's other claims are corrected for one another. So are the primary tests of a protocol,
-    which are the claims of TOGETHER in the environments that stand there."""
-    claims = {text: judge(name, how) for text, how, _ in ROW.findall(template(name))}
+    """Returns a room's claims by their names."""
+    return all_rooms()[name]
+
+
+def in_room(name: str) -> dict[str, Cells]:
+    """Judges the claims of a room by themselves. The first one is its question's primary test, which is corrected for
+    its environments alone; the paper's other claims are corrected for one another. So are the primary tests of a
+    protocol, which are the claims of TOGETHER in the environments that stand there."""
+    claims = room(name).judge_all() if hasattr(room(name), "judge_all") else {}
     first, *others = [x for text, x in claims.items() if is_papers(text)] or [{}]
     correct(first.values())
     correct(cell for x in others for cell in x.values())
@@ -236,7 +259,7 @@ def is_papers(text: str) -> bool:
 
 def overall(cells: Cells) -> str:
     """Returns the heading under which a claim is listed. Runs that are only counted decide nothing, and a claim is
-    confirmed, as it is refuted, only by agents like the paper's."""
+    confirmed, as it is refuted, only by what is like the paper's."""
     tested = [x for x in cells.values() if not x.unit]
     verdicts = {x.verdict for x in tested if x.holm is not False and not x.unlike}
     if any(x.depends for x in cells.values()) or verdicts >= {HOLDS, NOT}:
@@ -266,8 +289,8 @@ def name_verdict(cell: Cell) -> str:
 
 
 def mark(cell: Cell | None) -> str:
-    """Writes a verdict in one word: ✓30, (✓)30 where it does not stand after Holm's correction, [✓]30 where the agents
-    are not like the paper's, ✓3/3 where seeds are counted, and ?40→130 where 130 seeds would decide."""
+    """Writes a verdict in one word: ✓30, (✓)30 where it does not stand after Holm's correction, [✓]30 where what
+    was measured is not like the paper's, ✓3/3 where seeds are counted, and ?40→130 where 130 seeds would decide."""
     if cell is None:
         return ""
     if cell.unit:

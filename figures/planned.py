@@ -122,6 +122,9 @@ def column(runs: Runs, place: str, agent: str, name: str) -> np.ndarray:
 
 
 def draw_finals(runs: Runs, agents: Iterable[str], places: Iterable[str]) -> Figure:
-    """Draws the final rewards, with a dot for each run."""
-    panels = {f"{place}-v5": {x: {place: runs(place, x)} for x in agents} for place in places}
-    return forest(panels, "final reward, 95 % interval; dots are runs", dots=True)
+    """Draws the final rewards, with a dot for each run, and says where an agent has few of them."""
+    panels, agents = {}, list(agents)
+    for place in places:
+        of = {x: runs(place, x) for x in agents}
+        panels[f"{place}-v5"] = {f"{x} ({y.seeds} runs)" if y.seeds < 10 else x: {place: y} for x, y in of.items()}
+    return forest(panels, "final reward, 95 % interval; dots are runs", dots=True, sharex=True)

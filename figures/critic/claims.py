@@ -1,11 +1,12 @@
 """What the critic is good for (CL's Fig. 3, 4, 11 and 12, sec. 2.2)."""
 
 import functools
+from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from claims import HOLDS, NOT, UNCLEAR, Cell, Cells, sides, tally, turns
+from claims import HOLDS, NOT, UNCLEAR, Cell, Cells, Look, agreed, n, sides, tally, turns
 from estimates import PLACES, Estimate, Runs, by_seed, measured, plain, span
 from measuring import intervals
 from pictures import LINES, STYLES, forest, new_figure
@@ -33,14 +34,33 @@ def seeds(place: str) -> list[dict[str, list[float]]]:
     return found
 
 
-def at_checkpoints(form: str, so: str) -> Cells:
-    return tally({x: seeds(x) for x in PLACES}, form, so)
+def at_checkpoints(form: str, look: Look, **bound: float) -> Cells:
+    return tally({x: seeds(x) for x in PLACES}, form, look, **bound)
+
+
+def error(name: str, digits: int, of: dict[str, list[float]]) -> tuple:
+    """Returns a seed's error, which is that of the median agent, and the range over agents."""
+    return np.median(of[name]), span(of[name], digits)
+
+
+def half_and_clean(of: dict[str, list[float]]) -> tuple:
+    return np.median(of["half"]), *(span(of[name], 2) for name in ("half", "pair", "clean"))
+
+
+def small_in_training() -> Cells:
+    """In the released code the panel of the training pairs has other units than that of the held-out ones, so that what
+    CL shows may be another number than this."""
+    cells = at_checkpoints("{}", partial(error, "train", 2), below=0.1)
+    for cell in cells.values():
+        cell.unlike = "CL's number may be another"
+    return cells
 
 
 def off_by_half() -> Cells:
     """As CL's code measures it. The other definition leaves out every pair whose episode is cut."""
-    form = "{span(half, 2)} (median pair {span(pair, 2)}); {span(clean, 2)} where a terminal state follows"
-    cells, clean = at_checkpoints(form, "median(half) > 0.25"), at_checkpoints("", "median(clean) > 0.25")
+    form = "{} (median pair {}); {} where a terminal state follows"
+    cells = at_checkpoints(form, half_and_clean, above=0.25)
+    clean = at_checkpoints("{}", partial(error, "clean", 2), above=0.25)
     for place, cell in cells.items():
         cell.depends = turns(cell.verdict, clean[place].verdict)
     return cells
@@ -62,23 +82,41 @@ def less(place: str, x: str, y: str) -> list[bool | None]:
     return found
 
 
-def of_one_run(form: str, so: str) -> Cells:
-    """Judges a claim about the checkpoints of a run, which must agree. `gap` is by how much the cosine of two estimates
-    from a training batch is larger with the value network than without a baseline, give or take `half`."""
+def less_noise(x: str, y: str) -> Cells:
+    """Judges whether there is less noise with x than with y at the checkpoints of a run, which must agree."""
+
+    def look(found: list[bool | None]) -> tuple:
+        return agreed(found), n([z is True for z in found])
+
+    return tally({place: [less(place, x, y)] for place in TWO}, "less noise at {} checkpoints", look)
+
+
+class Gap(NamedTuple):
+    """By how much the cosine of two estimates from a training batch is larger with the value network than without a
+    baseline, give or take half an interval, at the checkpoints of a run."""
+
+    gap: np.ndarray
+    half: np.ndarray
+
+
+def of_one_run(form: str, look: Look) -> Cells:
     runs = {}
     for place in TWO:
         both = []
         for x in measured(f"critic/baselines_{place.lower()}"):
             both.append([x["variance"][baseline][x["pairs"].index(BATCH)] for baseline in (NETWORK, NONE)])
-        known = dict(gap=np.array([x["mean"] - y["mean"] for x, y in both]), less=functools.partial(less, place))
-        known |= dict(half=np.array([np.hypot(*(np.ptp(y["interval"]) / 2 for y in x)) for x in both]))
-        runs[place] = [known | dict(TRUE=TRUE, NETWORK=NETWORK, NONE=NONE, RETURNS=RETURNS)]
-    return tally(runs, form, so)
+        half = np.array([np.hypot(*(np.ptp(y["interval"]) / 2 for y in x)) for x in both])
+        runs[place] = [Gap(np.array([x["mean"] - y["mean"] for x, y in both]), half)]
+    return tally(runs, form, look)
 
 
-def less_noise(x: str, y: str) -> Cells:
-    checkpoints = f"less({x}, {y})"
-    return of_one_run(f"less noise at {{n([z is True for z in {checkpoints}])}} checkpoints", f"agreed({checkpoints})")
+def small_gap(of: Gap) -> tuple:
+    return agreed(sides(0.1 - of.gap, of.half)), span(of.gap, 2)
+
+
+def gap_shrinks(of: Gap) -> tuple:
+    [shrinks] = sides(of.gap[:1] - of.gap[-1:], np.hypot(of.half[:1], of.half[-1:]))
+    return shrinks, ", ".join(plain(x, 2) for x in of.gap)
 
 
 # Agents without a baseline --------------------------------------------------------------------------------------------
@@ -105,6 +143,22 @@ def without_baseline() -> Cells:
     verdict = HOLDS if all(high < 0.2 for *_, high in shares.values()) else NOT if above(0.2) else UNCLEAR
     text += "; a tenth is excluded" * above(0.1)
     return dict(Walker2d=Cell(text, verdict, min(map(len, agents.values()))))
+
+
+def judge_all() -> dict[str, Cells]:
+    """Judges each row of the page's tables, in their order."""
+    return {
+        "CL: without a baseline, rewards fall nearly tenfold": without_baseline(),
+        "CL: the value network fits its targets": at_checkpoints("{}", partial(error, "fits", 3), below=0.2),
+        "CL: V is off by half from true returns": off_by_half(),
+        "CL: V's error is small on training pairs": small_in_training(),
+        "CL: a “true” V has much less noise": less_noise(TRUE, NETWORK),
+        "CL: the network has less than no baseline": less_noise(NETWORK, NONE),
+        "returns minus a “true” V have less than returns": less_noise(RETURNS, NONE),
+        "GAE's lambda reduces the noise": less_noise(TRUE, RETURNS),
+        "CL: a baseline's gain looks small at 2,048 pairs": of_one_run("cosines differ by {}", small_gap),
+        "CL: networks help no more as training goes on": of_one_run("by {}", gap_shrinks),
+    }
 
 
 # What the page says beside its table, and pictures --------------------------------------------------------------------

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
-from claims import NOT, UNCLEAR, Cells, counted, of_sign, room, sides, tally
-from estimates import PLACES, Estimate, OfSeed, agent, by_seed, measured
+from claims import NOT, UNCLEAR, Cells, Look, agreed, counted, n, of_sign, room, sides, tally
+from estimates import PLACES, Estimate, OfSeed, agent, by_seed, measured, plain, span
 from pictures import STYLES, new_figure
 from planned import by_run
 
@@ -34,7 +34,7 @@ def side(change: dict[str, Any]) -> bool | None:
     return True if low > 0 else False if high < 0 else None
 
 
-def of_seeds(form: str, so: str, iteration: int, places: Iterable[str] = PLACES) -> Cells:
+def of_seeds(form: str, look: Look, iteration: int, places: Iterable[str] = PLACES, **bound: float) -> Cells:
     """Judges a claim about the steps from one checkpoint of each seed: `rises` says whether surrogate and return do,
     and `beats` whether the return rises by more than along the random direction, by the interval of independent
     changes. Both share their seeds, so it is rather too wide. `times` is how much shorter the step is than 2, the norm
@@ -46,7 +46,19 @@ def of_seeds(form: str, so: str, iteration: int, places: Iterable[str] = PLACES)
         halves = [np.hypot(*(np.ptp(z["change"]["interval"]) / 2 for z in x)) for x in zip(steps, random)]
         rises = [x["surrogate"] > 0 and side(x["change"]) for x in steps]
         seeds[place].append(dict(rises=rises, beats=sides(gaps, halves), times=[2 / x["step_norm"] for x in steps]))
-    return tally(seeds, form, so)
+    return tally(seeds, form, look, **bound)
+
+
+def both_rise(of: dict[str, list]) -> tuple:
+    return agreed(of["rises"]), n([x is True for x in of["rises"]])
+
+
+def beats_random(of: dict[str, list]) -> tuple:
+    return agreed(of["beats"]), n([x is True for x in of["beats"]])
+
+
+def times_shorter(of: dict[str, list]) -> tuple:
+    return np.median(of["times"]), plain(np.median(of["times"])), span(of["times"])
 
 
 def late(place: str, name: str, pairs: int, far: float) -> list[bool | None]:
@@ -127,6 +139,20 @@ def ppo_from_many() -> Cells:
     for place in TWO:
         cells[place].verdict = NOT if cells[place].verdict == NOT else UNCLEAR
     return cells
+
+
+def judge_all() -> dict[str, Cells]:
+    """Judges each row of the page's tables, in their order."""
+    return {
+        "CL: early, surrogate and reward rise together": of_seeds("both rise along {} steps", both_rise, 0, TWO),
+        "BLOG: early, a step beats a random direction": of_seeds("along {} steps", beats_random, 0, TWO),
+        "CL: late, TRPO's direction (2,000 pairs) lowers rewards": trpo_from_few(),
+        "CL: late, TRPO's direction (50,000 pairs) raises rewards": late_step("TRPO", MANY, True),
+        "CL: late, PPO's direction (2,000 pairs) lowers rewards": ppo_from_few(),
+        "CL: PPO's (50,000 pairs) consistently lowers rewards": ppo_from_many(),
+        "TPG: PPO-M's direction consistently lowers rewards": late_step("PPO-M", MANY, False, consistently=True),
+        "CL: steps are a tenth of a random direction": of_seeds("{} times shorter ({})", times_shorter, 300, above=5),
+    }
 
 
 def of_steps(name: str, pairs: int) -> Estimate:

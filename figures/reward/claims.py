@@ -167,6 +167,45 @@ def share_kept(part: str, whole: str) -> Cells:
     return dict(Hopper=of_sign(x, text=f"{share:.0f} %; above half of it by {x}"))
 
 
+def judge_all() -> dict[str, Cells]:
+    """Judges each row of the page's tables, in their order."""
+    return {
+        "IM: optimizations raise the reward": optimizations_help(),
+        "IM: optimizations matter more than the step": more_than_the_step(),
+        "IM: optimizations make most of PPO's gain over TRPO": most_of_the_gain(),
+        "IM: the step makes no difference": with_released(none("STEP"), "STEP"),
+        "IM: PPO and TRPO+ differ little": with_released(none("PPO - TRPO+"), "PPO - TRPO+"),
+        "IM: PPO-M and TRPO differ little": with_released(none("PPO-M - TRPO"), "PPO-M - TRPO"),
+        "IM: PPO ends above PPO-M": above("PPO - PPO-M"),
+        "IM: TRPO+ ends above TRPO": with_released(above("TRPO+ - TRPO"), "TRPO+ - TRPO"),
+        "PPO-M as defined is PPO-M as released": none("PPO-M-defined - PPO-M"),
+        "TRPO as defined is TRPO as released": none("TRPO-defined - TRPO"),
+        "TRPO+'s schedule makes no difference": none("TRPO+schedule - TRPO+"),
+        "normalization and tanh are most of it": share_kept("KEPT", "WHOLE"),
+        "… for PPO": share_kept("PPO_KEPT", "PPO_WHOLE"),
+        "… for TRPO": share_kept("TRPO_KEPT", "TRPO_WHOLE"),
+        "PPO-M's rates raise the reward": planned("RATES"),
+        "observation normalization raises it": planned("NORM"),
+        "tanh raises it": planned("TANH"),
+        "normalization is worth more at PPO-M's rates": planned("RATES_NORM"),
+        "tanh is worth more at PPO-M's rates": planned("RATES_TANH"),
+        "normalization is worth more with tanh": planned("NORM_TANH"),
+        "the whole ladder": planned("LADDER"),
+        "normalization and tanh are worth more than the rates": planned("NORM + TANH - RATES"),
+        "PPO-M ends higher at its own rates": planned("PPO-M-rates-obs-norm-tanh - PPO-rates-obs-norm-tanh"),
+        "together the three add less": planned("ALL_THREE", -1),
+        "all nine are worth something at the same rates": planned("new/PPO - PPO-rates"),
+        "the others add to normalization and tanh": planned("new/PPO - PPO-rates-obs-norm-tanh"),
+        "optimizations raise TRPO's reward at the same bound": planned(
+            "-0.5*at/TRPO-at-other-delta - 0.5*at/TRPO + 0.5*at/TRPO+ + 0.5*at/TRPO+at-other-delta"
+        ),
+        "the larger bound raises it": planned(
+            "-0.5*at/TRPO-at-other-delta + 0.5*at/TRPO - 0.5*at/TRPO+ + 0.5*at/TRPO+at-other-delta"
+        ),
+        "TRPO+ ends above TRPO in these seeds, too": planned("at/TRPO+ - at/TRPO"),
+    }
+
+
 # What the page says beside its tables --------------------------------------------------------------------------------
 
 
@@ -220,10 +259,4 @@ def off():
     return forest({"": rows}, "what they add to the final reward on -v4, 95 % interval", [0])
 
 
-def humanoid():
-    """Draws the final rewards on Humanoid, ours and the paper's."""
-    rows = {x: {"Humanoid": runs("Humanoid", x), PAPERS: in_paper("Humanoid", x)} for x in FOUR}
-    return forest({"": rows}, "final reward on Humanoid, 95 % interval; dots are our 10 runs on -v4", dots=True)
-
-
-PICTURES = dict(effects=effects, off=off, humanoid=humanoid)
+PICTURES = dict(effects=effects, off=off)
