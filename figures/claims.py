@@ -1,8 +1,18 @@
 """The rules by which the numbers in these folders judge the papers' claims.
 
-A claim stands once, as a row of a room's page.md: <!-- its name = how it is judged -->, then the paper's words and its
-numbers. How it is judged is an expression of what the room's claims.py and this file know. Most are contrasts of mean
-rewards, such as above("PPO - PPO-M"), or count at how many checkpoints something is so. pages.py fills the rest."""
+A claim is a row of a room's page.md, which begins with its name, <!-- IM: PPO ends above PPO-M -->, and goes on with
+the paper's words and numbers. How it is judged stands under the same name in judge_all() of the room's claims.py. Most
+claims are contrasts of mean rewards, or count at how many checkpoints something is so. pages.py fills the rest.
+
+Runs as a sample, by a rule that was written down before it was known which rows it changes:
+- Five runs or more are tested, in their room, as anything else is.
+- Three or four runs are tested where a row compares a number of each run with a threshold, and the number is that run's
+  alone. The test is Student's t, two-sided, of these numbers against the threshold. (BCa intervals of three numbers
+  mean nothing.) All such cells of all rooms are one family, which Holm corrects. A cell that stands is a test of so
+  many runs. One that does not stays a count, as it was, since three runs that fail to show something say little.
+- Fewer runs, and rows that are so or not so without such a number, are counted.
+Most thresholds were chosen after a look at the first of the three runs, which makes these tests a little too kind.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +20,13 @@ import functools
 import importlib.util
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 import numpy as np
-from estimates import FIGURES, PLACES, Estimate, plain, span
+from estimates import FIGURES, PLACES, Estimate
 from scipy import stats
 
 ROOMS = "reward", "clipping", "nine", "steps", "gradients", "critic", "landscapes", "algorithms", "sb3"
@@ -39,9 +49,11 @@ class Cell:
     so: int = 0  # in how many of them it is so
     against: int = 0  # and in how many it is known not to be so
     needs: int | None = None  # how many seeds would decide in four of five cases, where these cannot tell
-    other: str | None = None  # the verdict by another definition of what the claim is about
+    depends: bool = False  # whether another definition of what the claim is about is known to give another answer
     everywhere: bool = False  # whether the claim's own words ask for every environment
-    reproduced: bool = True  # whether the agents are known to end where the paper's do
+    unlike: str = ""  # why what was measured is not like the paper's: it confirms and refutes nothing
+    runs: Estimate | None = None  # of three or four runs: the number that the claim is about, minus the threshold
+    side: int = 1  # where this is above 0 if the claim is so, and -1 where below
     holm: bool | None = None  # whether the verdict stands after Holm's correction; None of controls, which have none
 
 
@@ -87,6 +99,15 @@ def of_none(x: Estimate, margin: float) -> Cell:
     return Cell(answered(x, margin), verdict, x.seeds, max(low, high) if small else x.p(), needs=needs)
 
 
+def turns(verdict: str, other: str, difference: Estimate | None = None) -> bool:
+    """Answers whether two definitions of what a claim is about are known to give different answers. They are if the
+    verdicts are opposite. Where one of them cannot tell, the estimates must be known to differ, because "holds" beside
+    "cannot tell" is no difference."""
+    if {verdict, other} == {HOLDS, NOT}:
+        return True
+    return verdict != other and difference is not None and differs(difference) != 0
+
+
 def counted(text: str, found: Iterable[bool | None], unit: str = "seeds") -> Cell:
     """Counts where something is so (True), is not so (False) or cannot be told (None), without a test."""
     found = list(found)
@@ -129,8 +150,7 @@ def sides(x: Iterable[float], half: Iterable[float]) -> list[bool | None]:
     return [True if mean > y else False if mean < -y else None for mean, y in zip(x, half)]
 
 
-SAYS = dict(n=n, plain=plain, span=span, sides=sides, agreed=agreed, np=np, mean=np.mean, median=np.median)
-SAYS |= dict(max=np.max, min=np.min, argmax=np.argmax)
+Look = Callable[[Any], tuple]  # from a run's numbers to what a claim is about, and texts
 
 
 def in_turn(texts: Iterable[str]) -> str:
@@ -142,35 +162,54 @@ def in_turn(texts: Iterable[str]) -> str:
     return ", ".join(starts) + f" of {ends[0]}" if len(set(ends)) == 1 and ends[0] else ", ".join(texts)
 
 
-def tally(seeds: dict[str, list[dict[str, Any]]], form: str, so: str, unit: str = "seeds") -> Cells:
-    """Judges a claim about the runs of each seed, of each of which we have numbers by their names. The form is written
-    like an f-string of these names, and `so` is an expression that says whether it is so. Where that compares with a
-    bound, the number that is least favourable to the claim is written, too."""
-    cells, slots = {}, re.findall(r"\{.*?\}", form)
-    number, below, bound = re.fullmatch(r"(.*?)(?: ([<>]) ([\d.]+))?", so).groups()
+def tally(
+    seeds: dict[str, list[Any]],
+    form: str,
+    look: Look,
+    below: float | None = None,
+    above: float | None = None,
+    unit: str = "seeds",
+) -> Cells:
+    """Judges a claim about the runs of each seed. `look` is given what was measured of a seed's runs, and returns what
+    the claim is about, and then a text for each {} of the form. Either that is so, is not so or cannot be told (None),
+    or it is a number, and so where it is below or above a bound. Of numbers the least favourable is written, too."""
+    cells = {}
     for place, of in seeds.items():
-        texts = zip(*([eval("f" + repr(slot), SAYS | x) for slot in slots] for x in of))
-        text = re.sub(r"\{.*?\}", "{}", form).format(*map(in_turn, texts))
-        found = [eval(number, SAYS | x) for x in of]
-        if bound and len(of) > 1:
-            text += f"; least favourable {(min if below == '>' else max)(found):.3g}"
-        if bound:
-            found = [bool(x > float(bound)) == (below == ">") for x in found]
-        cells[place] = counted(text, [x if x is None else bool(x) for x in found], unit)
+        found, *texts = zip(*map(look, of))
+        text, runs = form.format(*map(in_turn, texts)), None
+        if below is not None or above is not None:
+            least = max(found) if above is None else min(found)
+            text += f"; least favourable {least:.3g}".replace("-", "−") * (len(of) > 1)
+            runs = Estimate([np.array(found) - (below if above is None else above)]) if len(of) > 2 else None
+            found = [x < below if above is None else x > above for x in found]
+        cell = cells[place] = counted(text, [x if x is None else bool(x) for x in found], unit)
+        cell.runs, cell.side = runs, -1 if above is None else 1
     return cells
+
+
+def make_tests(cells: Iterable[Cell]) -> None:
+    """Makes tests of the counts of three or four runs that stand after Holm's correction for one another. Where all
+    runs have the same number, which leaves Student's t without a p, the sign test's counts."""
+    cells = [x for x in cells if x.runs is not None]
+    tests = [Cell("", "", x.seeds, x.runs.p() if x.runs.error else 0.5 ** (x.seeds - 1)) for x in cells]
+    correct(tests)
+    for cell, test in zip(cells, tests):
+        if test.holm:
+            cell.verdict = HOLDS if cell.runs.mean * cell.side > 0 else NOT
+            cell.p, cell.holm, cell.unit = test.p, True, ""
 
 
 # Rooms and verdicts --------------------------------------------------------------------------------------------------
 
 REPLICATED, REFUTED, DEPENDS, OPEN, FEW = (
-    "so where it can be told",
-    "not so where it can be told",
-    "depends on a definition, the environment or the simulator",
-    "cannot tell",
+    "holds wherever the runs decide",
+    "refuted wherever the runs decide",
+    "depends on a definition or the environment",
+    "undecided",
     "few runs only",
 )
 MARKS = {HOLDS: "✓", NOT: "✗", UNCLEAR: "?"}
-ROW = re.compile(r"^\| <!-- (.*?) = (.*) -->(.*)\|$", re.MULTILINE)
+ROW = re.compile(r"^\| <!-- (.*?) -->(.*)\|$", re.MULTILINE)
 
 
 @functools.cache
@@ -186,21 +225,24 @@ def template(name: str) -> str:
     return (FIGURES / name / "page.md").read_text()
 
 
-def judge(name: str, how: str) -> Cells:
-    """Evaluates how a claim of a room is judged."""
-    try:
-        return eval(how, vars(room(name)))
-    except Exception as error:
-        error.add_note(f"in {name}/page.md: {how}")
-        raise
-
-
 @functools.cache
+def all_rooms() -> dict[str, dict[str, Cells]]:
+    """Returns the claims of all rooms, since those of three runs are corrected for one another in all of them."""
+    rooms = {name: in_room(name) for name in ROOMS}
+    make_tests(cell for claims in rooms.values() for cells in claims.values() for cell in cells.values())
+    return rooms
+
+
 def claims_of(name: str) -> dict[str, Cells]:
-    """Returns a room's claims by their names. The first one is its question's primary test, which is corrected for its
-    environments alone; the paper's other claims are corrected for one another. So are the primary tests of a protocol,
-    which are the claims of TOGETHER in the environments that stand there."""
-    claims = {text: judge(name, how) for text, how, _ in ROW.findall(template(name))}
+    """Returns a room's claims by their names."""
+    return all_rooms()[name]
+
+
+def in_room(name: str) -> dict[str, Cells]:
+    """Judges the claims of a room by themselves. The first one is its question's primary test, which is corrected for
+    its environments alone; the paper's other claims are corrected for one another. So are the primary tests of a
+    protocol, which are the claims of TOGETHER in the environments that stand there."""
+    claims = room(name).judge_all() if hasattr(room(name), "judge_all") else {}
     first, *others = [x for text, x in claims.items() if is_papers(text)] or [{}]
     correct(first.values())
     correct(cell for x in others for cell in x.values())
@@ -216,16 +258,15 @@ def is_papers(text: str) -> bool:
 
 
 def overall(cells: Cells) -> str:
-    """Returns the heading under which the first page lists a claim. Runs that are only counted decide nothing, and a
-    claim is refuted only where the thing itself was reproduced."""
+    """Returns the heading under which a claim is listed. Runs that are only counted decide nothing, and a claim is
+    confirmed, as it is refuted, only by what is like the paper's."""
     tested = [x for x in cells.values() if not x.unit]
-    verdicts = {x.verdict for x in tested if x.holm is not False}
-    depends = any(x.other not in (None, x.verdict) for x in cells.values()) or verdicts >= {HOLDS, NOT}
-    if depends or any(x.verdict == NOT and not x.reproduced for x in tested):
+    verdicts = {x.verdict for x in tested if x.holm is not False and not x.unlike}
+    if any(x.depends for x in cells.values()) or verdicts >= {HOLDS, NOT}:
         return DEPENDS
     if not tested:
         return FEW
-    if any(x.everywhere and (x.verdict != HOLDS or x.holm is False) for x in tested):
+    if any(x.everywhere and (x.verdict != HOLDS or x.holm is False or x.unlike) for x in tested):
         return OPEN
     return REPLICATED if HOLDS in verdicts else REFUTED if NOT in verdicts else OPEN
 
@@ -243,18 +284,20 @@ def name_verdict(cell: Cell) -> str:
     holm = {None: "", True: " after Holm", False: " alone, not after Holm"}[known]
     needs = f" ({cell.needs} seeds would)" if cell.needs and cell.needs > cell.seeds else ""
     needs = needs or " (n suffices for the paper's effect)" * bool(cell.needs)
-    where = " on today's simulator" * (not cell.reproduced)
-    return f"{cell.verdict}{where}{holm}{needs}, n = {cell.seeds}"
+    unlike = f", but {cell.unlike}" * bool(cell.unlike and cell.verdict != UNCLEAR)
+    return f"{cell.verdict}{holm}{needs}, n = {cell.seeds}{unlike}"
 
 
 def mark(cell: Cell | None) -> str:
-    """Writes a verdict in one word: ✓30, (✓)30 where it does not stand after Holm's correction, ✓3/3 where seeds are
-    counted, and ?40→130 where 130 seeds would decide."""
+    """Writes a verdict in one word: ✓30, (✓)30 where it does not stand after Holm's correction, [✓]30 where what
+    was measured is not like the paper's, ✓3/3 where seeds are counted, and ?40→130 where 130 seeds would decide."""
     if cell is None:
         return ""
     if cell.unit:
         return f"{MARKS[cell.verdict]}{cell.against if cell.verdict == NOT else cell.so}/{cell.seeds}"
-    sign = f"({MARKS[cell.verdict]})" if cell.holm is False and cell.verdict != UNCLEAR else MARKS[cell.verdict]
+    sign = MARKS[cell.verdict]
+    if cell.verdict != UNCLEAR:
+        sign = f"[{sign}]" if cell.unlike else f"({sign})" if cell.holm is False else sign
     return f"{sign}{cell.seeds}" + f"→{cell.needs}" * bool(cell.needs and cell.needs > cell.seeds)
 
 

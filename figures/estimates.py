@@ -37,7 +37,13 @@ def show(numbers: dict[str, Any], digits: int | None = None) -> str:
     mean, (low, high) = numbers["mean"], numbers["interval"]
     if digits is None:
         digits = 1 - int(np.floor(np.log10((high - low) / 6))) if high > low else 0
+    while any(end and not round(end, digits) for end in (low, high)):  # an end keeps its side of 0
+        digits += 1
     return f"{plain(mean, digits)} [{plain(low, digits)}, {plain(high, digits)}]"
+
+
+def scientific(p: float) -> str:
+    return f"{p:.0e}".replace("e-0", "e-")
 
 
 def in_percent(share: dict[str, Any]) -> str:
@@ -117,6 +123,10 @@ class Estimate:
         """Returns with how many seeds, by the normal approximation, an effect of this size is so many standard errors
         from 0: as many as show it in four of five cases."""
         return int(np.ceil(self.seeds * (errors * self.error / size) ** 2))
+
+    def __sub__(self, other: Estimate) -> Estimate:
+        """Returns the difference of two independent estimates."""
+        return Estimate([*self.samples, *other.samples], [*self.weights, *(-w for w in other.weights)])
 
     def __str__(self) -> str:
         return show(dict(mean=self.mean, interval=self.interval()))

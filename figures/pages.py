@@ -3,7 +3,7 @@ the numbers, which are expressions of what the room's claims.py and this file kn
 paper's or a setting's.
 
     python figures/pages.py                # all pages and all pictures
-    python figures/pages.py reward nine    # those of these rooms, and the first page
+    python figures/pages.py reward nine    # those of these rooms, the first page and that of all claims
 """
 
 import re
@@ -21,6 +21,7 @@ from claims import ENVIRONMENTS, ROOMS, ROW, Cells, claims_of, room, template
 from estimates import FIGURES
 
 PAGES = *ROOMS, "report"
+OVERVIEWS = {"README.md": "page.md", "claims.md": "claims-page.md"}  # and their templates
 
 
 def so(*conditions: bool) -> str:
@@ -55,7 +56,7 @@ def with_claims(page: str, name: str) -> str:
 
     def fill(row):
         header = page[: row.start()].rsplit("| claim |", 1)[1].split("\n")[0]
-        return filled(header, row[1], row[3], claims_of(name)[row[1]])
+        return filled(header, row[1], row[2], claims_of(name)[row[1]])
 
     return ROW.sub(fill, page)
 
@@ -89,7 +90,7 @@ def wrapped(page: str) -> str:
 
 
 def known(name: str) -> dict[str, Any]:
-    """Returns what a template's expressions may name. The first page knows the rooms."""
+    """Returns what a template's expressions may name. The overviews know the rooms."""
     own = vars(room(name)) if name in ROOMS else {x: room(x) for x in ROOMS} | dict(all_claims=all_claims)
     ours = dict(so=so, table=table, np=np, abs=abs, all=all, len=len, list=list, max=max, min=min, round=round)
     rules = vars(estimates) | vars(claims) | vars(planned)
@@ -97,15 +98,18 @@ def known(name: str) -> dict[str, Any]:
 
 
 def render(name: str) -> str:
-    """Returns a room's page, or the first page, which is that of the folder "."."""
+    """Returns a room's page, or an overview."""
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
+    if name in OVERVIEWS:
+        page = (FIGURES / OVERVIEWS[name]).read_text()
+        return wrapped(environment.from_string(page).render(known(name)))
     if not (FIGURES / name / "page.md").exists():  # a room whose page has tables between comments
         page = (FIGURES / name / "README.md").read_text()
         for title, rows in room(name).TABLES.items():
             before, rest = page.split(f"<!-- table {title} -->")
             page = f"{before}<!-- table {title} -->\n\n{table(rows())}\n\n{rest[rest.index('<!-- end -->') :]}"
         return page
-    page = with_claims(template(name), name) if name in ROOMS else template(name)
-    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
+    page = with_claims(template(name), name)
     return wrapped(environment.from_string(page).render(known(name)))
 
 
@@ -116,7 +120,8 @@ def main(names: list[str]) -> None:
         (FIGURES / name / "README.md").write_text(render(name))
         for picture, draw in room(name).PICTURES.items():
             pictures.save(draw(), FIGURES / name / f"{picture}.png")
-    (FIGURES / "README.md").write_text(render("."))
+    for name in OVERVIEWS:
+        (FIGURES / name).write_text(render(name))
 
 
 if __name__ == "__main__":

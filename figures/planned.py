@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from claims import after_holm
-from estimates import Estimate, Runs, in_percent, plain
+from estimates import Estimate, Runs, in_percent, measured, plain
 from matplotlib.figure import Figure
 from pictures import forest
 from scipy import stats
@@ -62,6 +62,43 @@ def judged(tests: Tests, margin: float | None = None, corrected: bool = True) ->
     return rows
 
 
+# The controls that several rooms share --------------------------------------------------------------------------------
+
+SHARED = range(201, 211)  # seeds of ppo.py at its defaults on -v5, which six rooms have
+CONTROLS = {"algorithms/now": "ppo", "bounds/finals": "no", "bounds/again": "no", "time_limits/finals": "on"}
+
+
+def controls(place: str) -> dict[int, float]:
+    """Returns the final rewards by seed of all runs of ppo.py at its defaults that rooms have, each once. Those that
+    scripts before commit 786795d made are left out."""
+    finals = {}
+    for path, label in CONTROLS.items():
+        for x in measured(path)["settings"]:
+            if (x["label"], x["env_id"]) == (label, f"{place}-v5"):
+                finals |= dict(zip(x["seeds"], x["finals"], strict=True))
+    return finals
+
+
+def with_every_control(runs: Runs, place: str, contrast: str, control: str) -> Estimate:
+    """Returns a contrast with all of these runs in the place of the room's own."""
+    of, weights = runs.of(place) | {control: [*controls(place).values()]}, runs.weights(contrast)
+    return Estimate([of[x] for x in weights], weights.values())
+
+
+def unlike_others(place: str) -> Estimate:
+    """Returns by how much the shared runs end above all others of the same settings."""
+    shared, others = ([x for seed, x in controls(place).items() if (seed in SHARED) is y] for y in (True, False))
+    return Estimate([shared, others], (1, -1))
+
+
+def table_of_controls() -> Iterable[list[str]]:
+    yield ["final reward on -v5", "seeds 201 to 210", "all others", "n", "difference", "p"]
+    for place in ("Hopper", "Walker2d", "HalfCheetah"):
+        x = unlike_others(place)
+        of = (str(Estimate([y])) for y in x.samples)
+        yield [place, *of, f"{len(x.samples[0])} and {len(x.samples[1])}", str(x), f"{x.p():.2g}"]
+
+
 def share_above(finals: Iterable[float], bound: float = ESCAPED) -> str:
     """Writes the share of runs above a bound, with Clopper and Pearson's interval."""
     above, found = int(np.sum(np.array(finals) > bound)), len(list(finals))
@@ -85,6 +122,9 @@ def column(runs: Runs, place: str, agent: str, name: str) -> np.ndarray:
 
 
 def draw_finals(runs: Runs, agents: Iterable[str], places: Iterable[str]) -> Figure:
-    """Draws the final rewards, with a dot for each run."""
-    panels = {f"{place}-v5": {x: {place: runs(place, x)} for x in agents} for place in places}
-    return forest(panels, "final reward, 95 % interval; dots are runs", dots=True)
+    """Draws the final rewards, with a dot for each run, and says where an agent has few of them."""
+    panels, agents = {}, list(agents)
+    for place in places:
+        of = {x: runs(place, x) for x in agents}
+        panels[f"{place}-v5"] = {f"{x} ({y.seeds} runs)" if y.seeds < 10 else x: {place: y} for x, y in of.items()}
+    return forest(panels, "final reward, 95 % interval; dots are runs", dots=True, sharex=True)

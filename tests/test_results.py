@@ -26,21 +26,25 @@ from estimates import PLACES, Estimate, Runs, factorial, measured
 reward, clipping, nine, steps, gradients = map(room, ("reward", "clipping", "nine", "steps", "gradients"))
 
 
-@pytest.mark.parametrize("name", [*pages.PAGES, "."])
+@pytest.mark.parametrize("name", [*pages.PAGES, *pages.OVERVIEWS])
 def test_a_page_is_what_its_template_and_the_numbers_give(name):
-    page = (FIGURES / name / "README.md").read_text()
+    page = (FIGURES / name if name in pages.OVERVIEWS else FIGURES / name / "README.md").read_text()
     assert pages.render(name) == page and "{{" not in page
 
 
-def test_the_first_page_is_short_and_shows_every_room():
-    page = (FIGURES / "README.md").read_text()
-    assert len(page.splitlines()) <= 150 and len(page.split()) <= 1400
-    assert all(f"({x})" in page for x in (*ROOMS, "report", "conformance"))
+def test_the_first_page_is_short_and_the_page_of_claims_shows_every_room():
+    page, of_claims = ((FIGURES / x).read_text() for x in pages.OVERVIEWS)
+    assert len(page.split()) <= 1100 and page.count("\n|") == 9  # a heading, a rule and seven lines of advice
+    assert all(f"({x})" in of_claims for x in (*ROOMS, "report", "conformance")) and "(claims.md)" in page
 
 
-@pytest.mark.parametrize("name", [*ROOMS, "."])
+def template(name):
+    return (FIGURES / pages.OVERVIEWS[name]).read_text() if name in pages.OVERVIEWS else claims.template(name)
+
+
+@pytest.mark.parametrize("name", [*ROOMS, *pages.OVERVIEWS])
 def test_no_interval_of_the_prose_is_written_by_hand(name):
-    text = re.sub(r"```.*?```|\{\{.*?\}\}|\]\([^)]*\)|<!--.*?-->|^\|.*$", " ", claims.template(name), flags=re.S | re.M)
+    text = re.sub(r"```.*?```|\{\{.*?\}\}|\]\([^)]*\)|<!--.*?-->|^\|.*$", " ", template(name), flags=re.S | re.M)
     assert re.findall(r"\[−?\d[^\]]*, −?\d[^\]]*\]|−\d+", text) == []
 
 
@@ -62,7 +66,6 @@ def first(path, number, **of):
 SHOWN = {  # a number that a picture must show
     "effects": lambda: reward.runs("Hopper", "STEP").mean,
     "off": lambda: reward.runs("Walker2d", "LADDER").mean,
-    "humanoid": lambda: reward.runs.of("Humanoid")["PPO"][3],
     "differences": lambda: clipping.runs("Walker2d", "PPO-NoClip - PPO-M").interval()[0],
     "rates": lambda: clipping.runs.of("Hopper")["PPO-unclipped-3e-5"][4],
     "grid": lambda: nine.grid()[0][1][0, 0],
@@ -101,13 +104,18 @@ def test_a_picture_is_drawn_from_the_numbers(name, picture):
 def test_a_wrong_verdict_and_a_wrong_sentence_are_found(monkeypatch):
     """If the numbers were others, so would be the row; what is so without a number stops the page where it is not."""
     name, of = "IM: PPO ends above PPO-M", Runs.of
-    [(how, given)] = [(x, y) for text, x, y in claims.ROW.findall(claims.template("reward")) if text == name]
-    row = lambda: pages.filled("| Walker2d | Hopper | Humanoid |", name, given, claims.judge("reward", how))
+    [given] = [x for text, x in claims.ROW.findall(claims.template("reward")) if text == name]
+    row = lambda: pages.filled("| Walker2d | Hopper | Humanoid |", name, given, reward.judge_all()[name])
     before = row()
     monkeypatch.setattr(Runs, "of", lambda self, place: of(self, place) | {"PPO": of(self, place)["PPO"] - 500})
     assert "Hopper: holds" in before and "Hopper: holds" not in row()
     with pytest.raises(AssertionError, match="a sentence is not so"):
         pages.so(True, False)
+
+
+@pytest.mark.parametrize("name", ROOMS)
+def test_a_page_has_a_row_for_each_claim_that_is_judged(name):
+    assert [x for x, _ in claims.ROW.findall(claims.template(name))] == [*claims.claims_of(name)]
 
 
 def test_contrasts_are_read_as_they_are_written():
@@ -150,8 +158,24 @@ def test_headings_are_never_firmer_than_the_evidence():
     unclear, few = Cell("", claims.UNCLEAR, 9), claims.counted("", [True] * 3)
     of = lambda *cells, **changes: claims.overall({str(i): Cell(**vars(x) | changes) for i, x in enumerate(cells)})
     assert (of(holds, unclear), of(against, few), of(few)) == (claims.REPLICATED, claims.REFUTED, claims.FEW)
-    assert of(against, reproduced=False) == of(holds, against) == of(holds, other=claims.UNCLEAR) == claims.DEPENDS
+    assert of(holds, against) == of(holds, depends=True) == claims.DEPENDS
     assert of(holds, unclear, everywhere=True) == of(holds, holm=False) == of(unclear, few) == claims.OPEN
+    assert of(against, unlike="other agents") == of(holds, unlike="other agents") == claims.OPEN  # confirms no more
+
+
+def test_that_one_definition_holds_and_another_cannot_tell_is_no_difference():
+    rng = np.random.default_rng(0)
+    far, near = Estimate([rng.normal(9, 1, 20)]), Estimate([rng.normal(0.1, 1, 20)])
+    assert claims.turns(claims.HOLDS, claims.NOT) and not claims.turns(claims.HOLDS, claims.HOLDS, far)
+    assert claims.turns(claims.HOLDS, claims.UNCLEAR, far) and not claims.turns(claims.HOLDS, claims.UNCLEAR, near)
+    x = far - near
+    assert (x.mean, x.p()) == pytest.approx((far.mean - near.mean, stats.ttest_ind(*x.samples, equal_var=False).pvalue))
+
+
+def test_an_end_of_an_interval_keeps_its_side_of_zero():
+    of = lambda *ends, digits=2: estimates.show(dict(mean=0.018, interval=ends), digits)
+    assert of(-0.003, 0.041) == "0.018 [−0.003, 0.041]" and of(0.012, 0.041) == "0.02 [0.01, 0.04]"
+    assert of(4.1, 760, digits=-1) == "0 [4, 760]" and of(0, 0.04) == "0.02 [0.00, 0.04]"
 
 
 def test_the_number_of_seeds_that_would_decide():
@@ -169,10 +193,28 @@ def test_few_seeds_are_counted_and_decide_nothing():
         ([0.1, 0.2, 0.3], claims.NOT, "✗3/3", "not so in 3 of 3 seeds"),
         ([3.0], claims.HOLDS, "✓1/1", "so in the one run"),
     ):
-        [cell] = claims.tally(dict(Hopper=[dict(x=x) for x in found]), "at most {x + 1:.1f}", "x > 0.8").values()
+        [cell] = claims.tally(dict(Hopper=found), "at most {}", lambda x: (x, f"{x + 1:.1f}"), above=0.8).values()
         assert (cell.verdict, cell.p, claims.mark(cell), claims.name_verdict(cell)) == (verdict, None, mark, text)
         assert f"at most {found[0] + 1:.1f}" in cell.text
         assert (f"least favourable {min(found):.3g}" in cell.text) is (len(found) > 1)
+
+
+def test_three_runs_are_a_test_where_they_stand_after_holm():
+    cells = [
+        claims.tally(dict(Hopper=found), "", lambda x: (x,), **bound)["Hopper"]
+        for found, bound in (
+            ([0.019, 0.02, 0.021], dict(below=0.2)),
+            ([0.1, 0.15, 0.19], dict(below=0.2)),  # all are below, and might be by chance
+            ([3.0, 3.01, 3.02], dict(below=0.2)),
+            ([1.0, 1.0, 1.0], dict(above=0.5)),  # the sign test's p is 0.25
+            ([0.02, 0.02], dict(below=0.2)),
+        )
+    ]
+    p = stats.ttest_1samp([0.019, 0.02, 0.021], 0.2).pvalue
+    claims.make_tests(cells)
+    assert [claims.mark(x) for x in cells] == ["✓3", "✓3/3", "✗3", "✓3/3", "✓2/2"]
+    assert cells[0].p == pytest.approx(p) and claims.overall(dict(Hopper=cells[0])) == claims.REPLICATED
+    assert claims.overall(dict(Hopper=cells[1])) == claims.FEW
 
 
 def test_what_clipping_is_worth_at_the_best_rates(monkeypatch):

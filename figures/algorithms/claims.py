@@ -2,10 +2,11 @@
 
 import functools
 from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from claims import SAYS, Cells, after_holm, counted, tally
+from claims import Cells, Look, after_holm, counted, n, tally
 from estimates import Estimate, measured, plain, span, two_digits
 from pictures import LINES, STYLES, forest, new_figure
 from scipy import stats
@@ -28,29 +29,67 @@ def returns() -> dict[str, dict[int, list[float]]]:
     return found
 
 
-def at_the_end(form: str, so: str) -> Cells:
-    """Judges a claim about both seeds' returns, of which PPO[8] is that of PPO at 8M steps. `first` says at how many
-    million steps an algorithm has passed what A2C reaches."""
-    seeds = []
-    for i in (0, 1):
-        of = {name.replace("-", ""): {m: x[m][i] for m in sorted(x)} for name, x in returns().items()}
-        first = lambda x, end=of["A2C"][8]: min(m for m in x if x[m] > end)
-        seeds.append(of | dict(ends=[x[8] for x in of.values()], first=first))
-    return tally(dict(HalfCheetah=seeds), form, so)
+OfSeed = dict[str, dict[int, float]]  # a seed's returns, by algorithm and by million steps
+
+
+def at_the_end(form: str, look: Look) -> Cells:
+    """Judges a claim about both seeds' returns."""
+    seeds = [{name: {m: x[m][i] for m in sorted(x)} for name, x in returns().items()} for i in (0, 1)]
+    return tally(dict(HalfCheetah=seeds), form, look)
+
+
+def ppo_is_best(of: OfSeed) -> tuple:
+    ends = {name: x[8] for name, x in of.items()}
+    return ends["PPO"] == max(ends.values()), *(plain(ends[x]) for x in ("PPO", "V-MPO", "TRPO", "A2C", "REINFORCE"))
+
+
+def reaches_table_3(of: OfSeed) -> tuple:
+    ppo = of["PPO"]
+    return all(ppo[m] > 0.9 * x for m, x in GUIDE_TABLE_3.items()), plain(ppo[1]), plain(ppo[8])
+
+
+def a2c_is_slower(of: OfSeed) -> tuple:
+    """By 7M steps both have passed what A2C reaches at 8M."""
+    trpo, vmpo = (min(m for m, x in of[name].items() if x > of["A2C"][8]) for name in ("TRPO", "V-MPO"))
+    return max(trpo, vmpo) <= 7, str(trpo), str(vmpo)
+
+
+def reinforce_is_worst(of: OfSeed) -> tuple:
+    end = of["REINFORCE"][8]
+    return end == min(x[8] for x in of.values()), plain(end)
 
 
 @functools.cache
 def kls(after: float = 1e6) -> dict[str, np.ndarray]:
     """Returns the mean KL of an iteration of each algorithm after so many steps, the mean of both seeds."""
-    of = {GUIDE[x["algo"]].replace("-", ""): x["kl"] for x in measured("algorithms/rewards")["settings"]}
+    of = {GUIDE[x["algo"]]: x["kl"] for x in measured("algorithms/rewards")["settings"]}
     return {name: np.array(x["mean"])[np.array(x["steps"]) > after] for name, x in of.items()}
 
 
-def of_kl(form: str, so: str) -> Cells:
-    """Judges a claim about the KL, of which the file has the mean of both seeds only: it counts as one run. `rise` is
-    the largest over the smallest KL, and `sd` the standard deviation of the logarithm."""
-    ours = dict(rise=lambda x: x.max() / x.min(), sd=lambda x: np.log(x).std(ddof=1), two_digits=two_digits)
-    return tally(dict(HalfCheetah=[kls() | ours]), form, so, "by the mean of two seeds")
+def of_kl(form: str, look: Look) -> Cells:
+    """Judges a claim about the KL, of which the file has the mean of both seeds only: it counts as one run."""
+    return tally(dict(HalfCheetah=[kls()]), form, look, unit="by the mean of two seeds")
+
+
+def kl_is_constant(of: dict[str, np.ndarray]) -> tuple:
+    """The largest KL is not three times the smallest."""
+    rises = [of[x].max() / of[x].min() for x in ("TRPO", "V-MPO", "PPO", "A2C", "REINFORCE")]
+    return max(rises) < 3, *map(two_digits, rises)
+
+
+def vmpo_varies_more(of: dict[str, np.ndarray]) -> tuple:
+    vmpo, trpo = (np.log(of[x]).std(ddof=1) for x in ("V-MPO", "TRPO"))
+    return vmpo > trpo, f"{vmpo:.3f}", f"{trpo:.3f}"
+
+
+def exceeds_bound(of: dict[str, np.ndarray]) -> tuple:
+    above = of["V-MPO"] > BOUND
+    return above.mean() > 0.5, n(above)
+
+
+def far_lower(of: dict[str, np.ndarray]) -> tuple:
+    a2c, reinforce, trpo = max(of["A2C"]), max(of["REINFORCE"]), min(of["TRPO"])
+    return max(a2c, reinforce) < trpo / 10, *map(two_digits, (a2c, reinforce, trpo))
 
 
 @functools.cache
@@ -68,13 +107,63 @@ def reaches(x: np.ndarray) -> str:
     return f"{two_digits(min(x))} to {two_digits(max(x))}"
 
 
-def of_epochs(form: str, so: str) -> Cells:
-    """Judges a claim about three seeds of A2C and REINFORCE. A2C[5] has what A2C with five epochs reaches, and A2C_kl
-    its largest KLs. `so` is an expression for all seeds, of which `least` writes the least favourable."""
-    known = dict(SAYS, reaches=reaches, all_of=lambda *x: np.all(x, axis=0), least=lambda *x: two_digits(np.min(x)))
-    for (name, epochs), (ends, kl) in changed("epochs").items():
-        known.setdefault(name, {})[epochs], known.setdefault(f"{name}_kl", {})[epochs] = ends, kl
-    return dict(HalfCheetah=counted(eval("f" + repr(form), known), [bool(x) for x in eval(so, known)]))
+PLAIN_TWO = "A2C", "REINFORCE"  # each with three seeds
+
+
+def kl_explodes(epochs: int) -> Cells:
+    """Judges by the largest KL of an iteration with these epochs, which is ten times the largest of all seeds' with one
+    epoch."""
+    texts, ratios = [], []
+    for name in PLAIN_TWO:
+        kl, one = (changed("epochs")[name, x][1] for x in (epochs, 1))
+        texts.append(f"{name} {reaches(kl)} instead of {reaches(one)}")
+        ratios.append(kl / max(one))
+    text = f"{'; '.join(texts)} nats; least favourable {two_digits(np.min(ratios))} times"
+    return dict(HalfCheetah=counted(text, [bool(x) for x in np.min(ratios, 0) > 10]))
+
+
+def both_collapse(epochs: int) -> Cells:
+    """Judges by the return at the end, which is not above the best with one epoch, for either algorithm."""
+    texts, lower = [], []
+    for name in PLAIN_TWO:
+        ends, one = (changed("epochs")[name, x][0] for x in (epochs, 1))
+        texts.append(f"{name} {span(ends)} at the end instead of {span(one)}")
+        lower.append(ends <= max(one))
+    return dict(HalfCheetah=counted("; ".join(texts), [bool(x) for x in np.all(lower, 0)]))
+
+
+def nothing_is_learned() -> Cells:
+    """Judges by the larger return of the two with one epoch, which is below a tenth of what GUIDE's PPO has at 1M."""
+    ends = [changed("epochs")[name, 1][0] for name in PLAIN_TWO]
+    seeds = [dict(zip(PLAIN_TWO, x)) for x in zip(*ends)]
+    text = "; ".join(f"{name} {span(x, 1)}" for name, x in zip(PLAIN_TWO, ends))
+    return tally(dict(HalfCheetah=seeds), text, lambda of: (max(of.values()),), below=GUIDE_TABLE_3[1] / 10)
+
+
+def judge_all() -> dict[str, Cells]:
+    """Judges each row of the page's tables, in their order."""
+    return {
+        "GUIDE: PPO outperforms the other algorithms": at_the_end(
+            "PPO {}; V-MPO {}; TRPO {}; A2C {}; REINFORCE {}", ppo_is_best
+        ),
+        "GUIDE: PPO's return at 1M and 8M": at_the_end("{} at 1M; {} at 8M", reaches_table_3),
+        "GUIDE: A2C is slower than V-MPO and TRPO": at_the_end(
+            "what A2C has at 8M, TRPO has at {}M, V-MPO at {}M", a2c_is_slower
+        ),
+        "GUIDE: REINFORCE is the worst": at_the_end("REINFORCE {}", reinforce_is_worst),
+        "GUIDE: the KL stays constant for all": of_kl(
+            "TRPO {}, V-MPO {}, PPO {}, A2C {}, REINFORCE {}", kl_is_constant
+        ),
+        "GUIDE: V-MPO's KL varies slightly more than TRPO's": of_kl("V-MPO {}, TRPO {}", vmpo_varies_more),
+        "GUIDE: V-MPO's KL exceeds its bound": of_kl("at {} places", exceeds_bound),
+        "GUIDE: A2C's and REINFORCE's KL are far lower": of_kl(
+            "A2C at most {}; REINFORCE at most {}; TRPO at least {} nats", far_lower
+        ),
+        "GUIDE: five epochs make A2C's, REINFORCE's KL explode": kl_explodes(5),
+        "GUIDE: with five epochs both policies collapse": both_collapse(5),
+        "GUIDE: two epochs make A2C's, REINFORCE's KL explode": kl_explodes(2),
+        "GUIDE: with one epoch, nothing is learned in 1M": nothing_is_learned(),
+    }
 
 
 # Tables --------------------------------------------------------------------------------------------------------------
@@ -161,8 +250,15 @@ def evaluate():
 
 
 def eight():
-    panels = {x: {name: {name: of_file("eight")[x, algo]} for algo, name in EIGHT.items()} for x in TWO}
-    return forest(panels, "final reward after 1M steps: dots are three seeds, lines 95 % intervals", dots=True)
+    """Draws the final rewards of three seeds and their range, since an interval of three reaches below any reward."""
+    panels = {x: {} for x in TWO}
+    for env in TWO:
+        for algo, name in EIGHT.items():
+            x = of_file("eight")[env, algo]
+            ends = min(x.samples[0]), max(x.samples[0])
+            of_range = SimpleNamespace(mean=x.mean, samples=x.samples, interval=lambda ends=ends: ends)
+            panels[env][name] = {name: of_range}
+    return forest(panels, "final reward after 1M steps: dots are three seeds, lines their range", dots=True)
 
 
 PICTURES = dict(evaluate=evaluate, kl=kl, eight=eight)

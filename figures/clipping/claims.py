@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
-from claims import Cell, Cells, after_holm, differs, of_sign, room
+from claims import Cell, Cells, after_holm, differs, of_sign, room, turns
 from estimates import PLACES, Estimate, Runs, two_digits
 from pictures import forest, new_figure, style_of
 from scipy import stats
@@ -40,8 +40,8 @@ def unneeded() -> Cells:
         if place in RATED:
             best = at_best(place)
             cells[place].text += f"; with PPO's settings, each at its best rate: {best}"
-            cells[place].other = judge(best, m)
-    return cells
+            cells[place].depends = turns(verdict, judge(best, m), best - d)  # other seeds
+    return reward.mark_unlike(cells, "PPO - PPO-NoClip", runs)
 
 
 none, above = (functools.partial(x, of=runs) for x in (reward.none, reward.above))
@@ -54,6 +54,27 @@ def uniformly_above(contrast: str) -> Cells:
 
 def sign(contrast: str) -> Cells:
     return {x: of_sign(runs(x, contrast)) for x in runs.places(contrast)}
+
+
+def judge_all() -> dict[str, Cells]:
+    """Judges each row of the page's tables, in their order."""
+    return {
+        "IM: PPO does not need its clipping": unneeded(),
+        "IM: PPO-NoClip ends where PPO does": none("PPO - PPO-NoClip"),
+        "IM: PPO-NoClip ends above PPO-M": uniformly_above("PPO-NoClip - PPO-M"),
+        "clipping alone makes no difference": none("PPO-NoClip-clipped - PPO-NoClip"),
+        "PPO-NoClip's other settings help": sign("PPO-NoClip-clipped - PPO"),
+        "clipping is insurance against a high rate": planned("AT_1.2e-3 - AT_3e-4"),
+        "clipping at 6e-5": planned("AT_6e-5"),
+        "clipping at 3e-4": planned("AT_3e-4"),
+        "clipping at 6e-4": planned("AT_6e-4"),
+        "clipping at 1.2e-3": planned("AT_1.2e-3"),
+        "clipping at the best rates": best_rates(),
+        "clipping is worth more at 3e-4 than at 6e-5": planned("AT_3e-4 - AT_6e-5"),
+        "without clipping, 3e-5 is better than 6e-5": planned("PPO-unclipped-3e-5 - PPO-unclipped-6e-5"),
+        "without clipping, 6e-5 is better than 3e-4": planned("PPO-unclipped-6e-5 - PPO-unclipped-3e-4"),
+        "clipped at 3e-4 is better than not clipped at 6e-5": planned("PPO-3e-4 - PPO-unclipped-6e-5"),
+    }
 
 
 def chosen(place: str, side: str) -> list[tuple[str, np.ndarray]]:

@@ -89,22 +89,45 @@ def explained() -> Iterable[list[str]]:
         yield [place, *(plain(explained_variance(place, x), 2) for x in ARMS)]
 
 
+def of_each_run(place: str, arm: str) -> np.ndarray:
+    """Returns the mean return of finished episodes in twelfths of a continuation [runs, 12], over checkpoints."""
+    found = {}
+    for x in measured("gains_add_up/rows"):
+        if x["env_id"].partition("-")[0] == place:
+            found.setdefault(x["run_seed"], []).append([y["mean_return"] for y in x[arm]["iterations"]])
+    return np.array([np.mean(x, axis=0) for x in found.values()])
+
+
 def curve(place: str, arm: str) -> np.ndarray:
-    """Returns the mean return of finished episodes [12] in twelfths of a continuation, over checkpoints and runs."""
-    rows = [x for x in measured("gains_add_up/rows") if x["env_id"].partition("-")[0] == place]
-    return np.mean([[y["mean_return"] for y in x[arm]["iterations"]] for x in rows], axis=0)
+    """Returns the same [12] over runs."""
+    return of_each_run(place, arm).mean(0)
 
 
 def curves():
-    """Draws the returns of each arm against its pairs."""
-    figure, [axes] = new_figure(1, 2, 3.0)
+    """Draws the returns of each arm against its pairs, with 95 % intervals over runs, and beside them what is tested:
+    the return of the last policy."""
+    figure, [axes] = new_figure(1, 2, 3.4, sharey=True)
+    says = dict(few="288 updates from 2,048 pairs (few)", short="the same, 0.4 of each step (short)")
+    says |= dict(many="12 updates from 49,152 pairs (many)")
+    looks = zip(("black", STYLES["TRPO"][0], STYLES["PPO-NoClip"][0]), ("-", "--", "-."), "osv")
+    for (arm, label), (colour, line, marker) in zip(says.items(), looks):
+        for axis, place in zip(axes, PLACES):
+            at = (np.arange(MANY) + 0.5) * 49.152
+            ends = [Estimate([x]).interval() for x in of_each_run(place, arm).T]
+            axis.plot(at, curve(place, arm), line, color=colour, label=label)
+            axis.fill_between(at, *np.transpose(ends), color=colour, alpha=0.15, lw=0)
+            last = with_both(by_run(measured("gains_add_up/rows"), lambda row, arm=arm: gain(row, arm)))[place]
+            beside = 625 + 25 * ARMS.index(arm)
+            axis.plot([beside] * 2, last.interval(), color=colour, lw=2)
+            axis.plot(beside, last.mean, marker, color=colour, ms=6)
     for axis, place in zip(axes, PLACES):
-        for arm, style in zip(ARMS, ("-", "--", ":")):
-            at = (np.arange(MANY) + 0.5) * 49_152
-            axis.plot(at, curve(place, arm), style, color=STYLES[place][0], label=f"{place}-v5, {arm}")
-        axis.ticklabel_format(axis="x", scilimits=(0, 4))
-    figure.supxlabel("pairs since the checkpoint", fontsize=9)
-    axes[0].set_ylabel("mean return of the episodes that ended", fontsize=9)
+        axis.axvline(600, color="0.8", lw=0.8)
+        axis.set(title=f"{place}-v5", ylim=(0, None), xlim=(0, 700))
+        axis.set_xticks([0, 200, 400, 600])
+    figure.supxlabel(
+        "thousands of pairs since the checkpoint; beyond the line: the last policy, which is tested", fontsize=9
+    )
+    axes[0].set_ylabel("mean return, 95 % intervals", fontsize=9)
     return figure
 
 

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from claims import Cells, counted, tally
-from estimates import OfSeed, by_seed, measured, show, span, two_digits
+from claims import Cells, Look, counted, n, tally
+from estimates import OfSeed, by_seed, measured, plain, show, span, two_digits
 from matplotlib.ticker import NullLocator
 from pictures import LINES, STYLES, new_figure
 
@@ -46,8 +46,20 @@ def seeds(place: str) -> list[dict[str, Any]]:
     return found
 
 
-def at_checkpoints(form: str, so: str) -> Cells:
-    return tally({x: seeds(x) for x in FILES}, form, so)
+COSINES = "{} ({}; above 0 at {} checkpoints); before training {}"
+
+
+def at_checkpoints(form: str, look: Look, **bound: float) -> Cells:
+    return tally({x: seeds(x) for x in FILES}, form, look, **bound)
+
+
+def mean_cosine(kind: str, of: dict[str, Any]) -> tuple:
+    late, early = of[kind].late, of[kind].early
+    return late.mean(), plain(late.mean(), 2), span(late, 2), n(late > 0), span(early, 2)
+
+
+def noise_grows(of: dict[str, Any]) -> tuple:
+    return all(of["grows"]), n(of["grows"])
 
 
 def grows_with_the_task() -> Cells:
@@ -65,6 +77,21 @@ def steps_hardly_agree() -> Cells:
     above = f"above 0 at {sum(x['interval'][0] > 0 for x in later)} of {len(later)} checkpoints"
     text = f"{span((x['mean'] for x in later), 3)}; before training {span((x['mean'] for x in first), 2)}; {above}"
     return dict(Walker2d=counted(text, [max(x["mean"] for x in later) < 0.1]))
+
+
+def judge_all() -> dict[str, Cells]:
+    """Judges each row of the page's tables, in their order."""
+    return {
+        "CL: a batch's gradient estimates hardly agree": at_checkpoints(
+            COSINES, partial(mean_cosine, "agree"), below=0.2
+        ),
+        "BLOG: estimates correlate slightly with the truth": at_checkpoints(
+            COSINES, partial(mean_cosine, "truth"), above=0
+        ),
+        "CL: noise grows with training": at_checkpoints("above at {} checkpoints", noise_grows),
+        "CL: noise grows with task complexity": grows_with_the_task(),
+        "TPG: whole steps hardly agree": steps_hardly_agree(),
+    }
 
 
 # What the page says beside its tables --------------------------------------------------------------------------------
@@ -127,12 +154,12 @@ def drawn_noise(place: str):
             ends = BATCH * np.array([x["inverse_interval"] for x in scales]).clip(min=0)
             axis.vlines(x, *ends.T, color=colour, linewidth=1.5)
             axis.plot(x, y, LINES[k], marker=marker, color=colour, ms=5, lw=1.2, label=name)
-    axis.plot([], [], "o", color="0.3", mfc="none", ms=4, label="seeds 2 and 3")
+    axis.plot([], [], "o", color="0.3", mfc="none", ms=4, label="seeds 2 and 3, without their intervals")
     axis.axhline(1, color="0.4", linestyle="--", linewidth=0.9)
     axis.text(462, 1.1, "as much signal as noise", ha="right", va="bottom", fontsize=9)
     axis.set(xlabel=f"iteration of training on {place}-v5; seed 1 with 95 % intervals", xlim=(-14, 466))
     axis.set_ylabel(f"training batch of {BATCH:,} pairs\nas a share of the noise scale", fontsize=9)
-    ticks = {y: f"{y:g}" for y in (0, 0.01, 0.03, 0.1, 0.3, 1, 3)}
+    ticks = {0: "0: no signal\nwas found"} | {y: f"{y:g}" for y in (0.01, 0.03, 0.1, 0.3, 1, 3)}
     axis.set_yscale("symlog", linthresh=0.01, linscale=0.5)  # linear below 0.01, so that 0 has a place
     axis.set_ylim(-0.0012, 10)
     axis.set_yticks(list(ticks), list(ticks.values()))

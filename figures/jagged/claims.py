@@ -141,6 +141,13 @@ def smooth() -> Cells:
     return cells
 
 
+def judge_all() -> dict[str, Cells]:
+    """Judges each row of the page's tables, in their order."""
+    return {
+        "CL: the reward's landscape is smooth within 100": smooth(),
+    }
+
+
 def excluded(place: str) -> float:
     """Returns the J above which nothing lies in the 95 % intervals of both lines."""
     return max(of[place].interval()[1] for of in tests().values()) ** 0.5
@@ -165,8 +172,16 @@ def table_of_parts() -> Iterable[list[str]]:
 
 
 def drawn() -> Figure:
-    """Draws J² in the four cases, with a dot for each run."""
-    return forest({"": tests()}, "J², 95 % interval; dots are runs", [0], dots=True)
+    """Draws J² in the four cases, with a dot for each run, on an axis that has its root, and the J of the rule."""
+    figure = forest({"": tests()}, "J, of which J² is estimated, 95 % interval; dots are runs", [0], dots=True)
+    [axis] = figure.axes
+    axis.set_xscale("function", functions=(lambda x: np.sign(x) * abs(x) ** 0.5, lambda x: np.sign(x) * x**2))
+    ticks = (-100, -50, 0, 50, 100, 150)
+    axis.set_xticks(
+        [np.sign(x) * x**2 for x in ticks], ["J² < 0" if x == -50 else "" if x < 0 else str(x) for x in ticks]
+    )
+    axis.axvline(SMOOTH**2, color="black", lw=0.9, ls="--", label=f"J = {SMOOTH}, the limit of smooth")
+    return figure
 
 
 def drawn_landscape() -> Figure:

@@ -1,12 +1,13 @@
 """Whether the surrogate knows the reward (CL's sec. 2.3; BLOG)."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
-from claims import NOT, Cells, counted, sides, tally
-from estimates import PLACES, Estimate, OfSeed, by_seed
+from claims import NOT, UNCLEAR, Cells, Look, agreed, counted, n, of_sign, room, sides, tally
+from estimates import PLACES, Estimate, OfSeed, agent, by_seed, measured, plain, span
 from pictures import STYLES, new_figure
+from planned import by_run
 
 FEW, MANY, FAR = 2000, 50_000, 3.0  # pairs that a step is computed from; the last of the steps along its direction
 AGENTS, TWO = ("PPO", "PPO-M", "TRPO"), ("Walker2d", "Hopper")
@@ -33,7 +34,7 @@ def side(change: dict[str, Any]) -> bool | None:
     return True if low > 0 else False if high < 0 else None
 
 
-def of_seeds(form: str, so: str, iteration: int, places: Iterable[str] = PLACES) -> Cells:
+def of_seeds(form: str, look: Look, iteration: int, places: Iterable[str] = PLACES, **bound: float) -> Cells:
     """Judges a claim about the steps from one checkpoint of each seed: `rises` says whether surrogate and return do,
     and `beats` whether the return rises by more than along the random direction, by the interval of independent
     changes. Both share their seeds, so it is rather too wide. `times` is how much shorter the step is than 2, the norm
@@ -45,7 +46,19 @@ def of_seeds(form: str, so: str, iteration: int, places: Iterable[str] = PLACES)
         halves = [np.hypot(*(np.ptp(z["change"]["interval"]) / 2 for z in x)) for x in zip(steps, random)]
         rises = [x["surrogate"] > 0 and side(x["change"]) for x in steps]
         seeds[place].append(dict(rises=rises, beats=sides(gaps, halves), times=[2 / x["step_norm"] for x in steps]))
-    return tally(seeds, form, so)
+    return tally(seeds, form, look, **bound)
+
+
+def both_rise(of: dict[str, list]) -> tuple:
+    return agreed(of["rises"]), n([x is True for x in of["rises"]])
+
+
+def beats_random(of: dict[str, list]) -> tuple:
+    return agreed(of["beats"]), n([x is True for x in of["beats"]])
+
+
+def times_shorter(of: dict[str, list]) -> tuple:
+    return np.median(of["times"]), plain(np.median(of["times"])), span(of["times"])
 
 
 def late(place: str, name: str, pairs: int, far: float) -> list[bool | None]:
@@ -65,6 +78,81 @@ def late_step(name: str, pairs: int, raises: bool, consistently: bool = False) -
         cells[place] = cell = counted(text, [x if x is None else x is raises for x in far], "checkpoints")
         cell.verdict = NOT if consistently and cell.against else cell.verdict
     return cells
+
+
+def far_change(place: str, name: str, pairs: int) -> np.ndarray:
+    """Returns what three times the step changes, of each run [runs]: the mean over its checkpoints."""
+    of = {}
+    for x in measured(f"landscapes/{place.lower()}"):
+        if (agent(x), x["step_pairs"], x["step"], x["random"]) == (name, pairs, FAR, 0.0):
+            of.setdefault(x["run"], []).append(x["change"]["mean"])
+    return np.array([np.mean(x) for x in of.values()])
+
+
+def jagged_change(place: str, algo: str) -> np.ndarray:
+    """Returns what three times the step from few pairs changes, of each run [5] of the jagged room."""
+
+    def change(row: dict[str, Any]) -> float:
+        start, far = (
+            next(np.mean(x["returns"]) for x in row["points"] if (x["step"], x["random"]) == (step, 0.0))
+            for step in (0.0, FAR)
+        )
+        return float(far - start)
+
+    rows = [x for x in measured("jagged/rows") if x["algo"] == algo]
+    return np.array([*by_run(rows, change)[place].values()])
+
+
+def long_update(place: str) -> np.ndarray:
+    """Returns what 2.5 times PPO's step from 49,152 pairs changes, of each run [10] of the room noise_or_length."""
+    gain = room("noise_or_length").gain
+    return np.array([*by_run(measured("noise_or_length/rows"), lambda row: gain(row, "D"))[place].values()])
+
+
+def of_more_runs(cells: Cells, runs: Callable[[str], np.ndarray], says: str, raises: bool, unlike: str = "") -> Cells:
+    """Tests a claim with runs as the sample, where other rooms have enough of them. The checkpoints that were counted
+    before stand beside it."""
+    for place in TWO:
+        change, counts = Estimate([runs(place)]), cells[place].text
+        cells[place] = of_sign(change, 1 if raises else -1, text=f"{says}: {change}; counted, {counts}")
+        cells[place].unlike = unlike
+    return cells
+
+
+NOT_CLS = "with `ppo.py`'s defaults, which are not CL's settings"
+
+
+def trpo_from_few() -> Cells:
+    runs = lambda place: np.append(far_change(place, "TRPO", FEW), jagged_change(place, "trpo_plus"))
+    return of_more_runs(late_step("TRPO", FEW, False), runs, "three times, over runs", False)
+
+
+def ppo_from_few() -> Cells:
+    runs = lambda place: jagged_change(place, "ppo")
+    return of_more_runs(late_step("PPO", FEW, False), runs, "three times, over runs of `ppo.py`", False, NOT_CLS)
+
+
+def ppo_from_many() -> Cells:
+    """A mean below 0 would not be what happens consistently, so that the test can only contradict."""
+    cells = late_step("PPO", MANY, False, consistently=True)
+    cells = of_more_runs(cells, long_update, "2.5 times, over runs of `ppo.py`", False, NOT_CLS)
+    for place in TWO:
+        cells[place].verdict = NOT if cells[place].verdict == NOT else UNCLEAR
+    return cells
+
+
+def judge_all() -> dict[str, Cells]:
+    """Judges each row of the page's tables, in their order."""
+    return {
+        "CL: early, surrogate and reward rise together": of_seeds("both rise along {} steps", both_rise, 0, TWO),
+        "BLOG: early, a step beats a random direction": of_seeds("along {} steps", beats_random, 0, TWO),
+        "CL: late, TRPO's direction (2,000 pairs) lowers rewards": trpo_from_few(),
+        "CL: late, TRPO's direction (50,000 pairs) raises rewards": late_step("TRPO", MANY, True),
+        "CL: late, PPO's direction (2,000 pairs) lowers rewards": ppo_from_few(),
+        "CL: PPO's (50,000 pairs) consistently lowers rewards": ppo_from_many(),
+        "TPG: PPO-M's direction consistently lowers rewards": late_step("PPO-M", MANY, False, consistently=True),
+        "CL: steps are a tenth of a random direction": of_seeds("{} times shorter ({})", times_shorter, 300, above=5),
+    }
 
 
 def of_steps(name: str, pairs: int) -> Estimate:

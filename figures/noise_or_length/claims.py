@@ -8,7 +8,13 @@ from estimates import Estimate, Runs, measured, two_digits
 from pictures import forest
 from planned import Tests, by_run, with_both
 
-ARMS = "ABCDE"
+ARMS = {
+    "A": "A: 2,048 pairs",
+    "B": "B: 0.4 of A's step",
+    "C": "C: 49,152 pairs",
+    "D": "D: 2.5 times C's step",
+    "E": "E: as C, minibatches of 64",
+}
 EFFECTS = {
     "less noise, at equal length": "0.5*C - 0.5*B + 0.5*D - 0.5*A",
     "a shorter step, at equal noise": "0.5*B - 0.5*A + 0.5*C - 0.5*D",
@@ -59,8 +65,11 @@ def lengths() -> Iterable[list[str]]:
 
 def gains():
     """Draws the gain of each kind of update, with a dot for each run."""
-    panels = {place: {x: {place: effect(x)[place]} for x in ARMS} for place in ("Hopper", "Walker2d")}
-    return forest(panels, "change of the return by an update, 95 % interval; dots are runs", [0, 0], dots=True)
+    panels = {}
+    for place in ("Hopper", "Walker2d"):
+        panels[f"{place}-v5"] = {says: {place: effect(x)[place]} for x, says in ARMS.items()}
+    xlabel = "change of the return by an update, 95 % interval; dots are runs"
+    return forest(panels, xlabel, [0, 0], dots=True, sharex=True)
 
 
 PICTURES = dict(gains=gains)

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 from estimates import Estimate, Runs, plain
-from planned import Tests, column, draw_finals, share_above
+from planned import Tests, column, draw_finals, share_above, with_every_control
 from scipy import stats
 
 MARGIN, PLACES = 200, ("Walker2d", "HalfCheetah")
@@ -13,6 +13,11 @@ runs = Runs("time_limits/finals")
 
 def primary() -> Tests:
     return {"on − off": {place: runs(place, "on - off") for place in PLACES}}
+
+
+def of_every_run() -> Tests:
+    """Returns the same with all runs that bootstrap, of whatever room."""
+    return {"on − off": {place: with_every_control(runs, place, "on - off", "on") for place in PLACES}}
 
 
 def probability() -> tuple[float, float]:
