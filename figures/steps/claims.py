@@ -49,7 +49,12 @@ def own_bound() -> np.ndarray:
 
 
 def at_steps(form: str, look: Look, **bound: float) -> Cells:
-    return tally({x: seeds(x) for x in PLACES}, form, look, **bound)
+    """Judges a claim about the steps of each seed. The papers' figures of steps show Humanoid, so that tests elsewhere
+    confirm and refute nothing."""
+    cells = tally({x: seeds(x) for x in PLACES}, form, look, **bound)
+    for place in UPDATED:
+        cells[place].unlike = "the paper's figure shows Humanoid"
+    return cells
 
 
 def held_out(of: dict[str, Any]) -> tuple:
@@ -61,16 +66,8 @@ def least_ratio(of: dict[str, Any]) -> tuple:
     return min(of["ratios"]), n(of["ratios"] > 1.2), span(of["ratios"], 1)
 
 
-def of_one_state() -> Cells:
-    """What TPG says of Humanoid is judged elsewhere, too, but refuted nowhere else."""
-
-    def look(of: dict[str, Any]) -> tuple:
-        return np.median(of["TRPO"].state), span(of["TRPO"].state)
-
-    cells = at_steps("{} times the bound", look, above=100)
-    for place in UPDATED:
-        cells[place].unlike = "TPG says it of Humanoid"
-    return cells
+def of_one_state(of: dict[str, Any]) -> tuple:
+    return np.median(of["TRPO"].state), span(of["TRPO"].state)
 
 
 def peaks_and_rises(of: dict[str, Any]) -> tuple:
@@ -217,7 +214,7 @@ def judge_all() -> dict[str, Cells]:
     return {
         "IM: TRPO keeps it on held-out states": at_steps("kept at {} steps", held_out, below=1.1),
         "IM: no algorithm keeps the ratio in bounds": at_steps("beyond at {} steps, {}", least_ratio, above=1.2),
-        "TPG: one state's KL is orders above the bound": of_one_state(),
+        "TPG: one state's KL is orders above the bound": at_steps("{} times the bound", of_one_state, above=100),
         "IM: PPO's KL peaks, PPO-M's rises": at_steps(
             "PPO's peak at iteration {} of 488; PPO-M's last quarter is {} times its first", peaks_and_rises
         ),
