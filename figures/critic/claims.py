@@ -174,12 +174,6 @@ def far_from_a_cut(place: str, steps: int = 256) -> str:
     return plain(np.median([x["mean"] for x in bins]), 2)
 
 
-def before_a_terminal_state(place: str) -> str:
-    """Writes which share of the pairs in percent a terminal state follows, over all checkpoints."""
-    bins = [y for of in rows_of(place) for x in of for y in x["by_distance"]]
-    return plain(100 * sum(x["pairs"] for x in bins if x["steps"] is None) / sum(x["pairs"] for x in bins))
-
-
 def rows_of(*places: str) -> list[list[dict[str, Any]]]:
     """Returns the held-out errors at the checkpoints of each run."""
     of = (rows for x in places for of in by_seed(f"critic/{x.lower()}", LATE) for rows in of.values())
