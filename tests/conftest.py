@@ -169,9 +169,12 @@ def known(tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
-def no_config_of_another_test():
-    """A process reads each config.json once, and tests have folders of the same names."""
-    lab.read_config.cache_clear()
+def nothing_of_another_test(monkeypatch):
+    """A process remembers what it read of a folder, and imports from its working directory. Tests share processes."""
+    for function in vars(lab).values():
+        if hasattr(function, "cache_clear"):
+            function.cache_clear()
+    monkeypatch.setattr(sys, "path", [*sys.path])
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import importlib.util
 import inspect
 import itertools
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import stable_baselines3
 from conftest import ROOT
 from stable_baselines3.common.policies import ActorCriticPolicy
 
+sys.path.insert(0, str(ROOT / "figures"))  # figures/report, which another test needs, has a claims.py, too
 spec = importlib.util.spec_from_file_location("details", ROOT / "figures" / "details" / "write.py")
 details = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(details)

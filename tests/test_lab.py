@@ -72,7 +72,8 @@ def test_jobs_change_no_row_and_a_second_call_measures_nothing(known, tmp_path):
 def test_an_interruption_loses_the_rows_under_way_and_nothing_else(known, tmp_path, jobs, how, status):
     command = [sys.executable, str(ROOT / "diagnostics" / "evaluate.py"), str(known / "chain"), "--out", str(tmp_path)]
     command += ["--checkpoints", "all", "--episodes", "2000", "--jobs", jobs]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=BESIDE_THE_TESTS)
+    heard = dict(preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))  # also under nohup
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=BESIDE_THE_TESTS, **heard)
     path = tmp_path / "evaluate.jsonl"
     while not path.exists() or path.read_text().count("\n") < 2:
         assert process.poll() is None
