@@ -551,7 +551,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         return checkpoint
     except Exception as error:  # A damaged file raises almost anything.
         why = str(error).rpartition("WeightsUnpickler error: ")[2].partition(". ")[0] or type(error).__name__
-        raise BadInput(f"{path} is damaged, or State has what cannot be saved ({why})") from error
+        raise BadInput(f"{path} is damaged, or State has what cannot be saved ({why}); delete a damaged one") from error
 
 
 def restore(state: State, checkpoint: dict[str, Any]) -> None:
