@@ -31,7 +31,7 @@ class Part(NamedTuple):
     logged: tuple[str, ...] = ("episodic_return", "mean_kl")  # what is kept of training's log
     points: int = 100  # equal parts of training, of which each keeps a mean
     every: int = 0  # where it is not 0, the values of iterations 0, every, 2 every, ... are kept instead
-    dropped: tuple[str, ...] = ()  # what is left out of the diagnostics' rows
+    averaged: tuple[str, ...] = ()  # lists in the diagnostics' rows of which only the mean is kept, to keep lines short
 
 
 PARTS = {
@@ -39,12 +39,12 @@ PARTS = {
     "sb3-ppo": Part("reference", "reference", range(1, 6), ("Hopper", "Walker2d", "HalfCheetah"),
                     trained_by="figures/reference/sb3_ppo.py", logged=("episodic_return",)),
     "ten-seeds": Part("ten-seeds", "ten_seeds", range(401, 411), every=25,
-                      logged=("episodic_return", "mean_kl", "max_kl", "max_ratio"), dropped=("of_episodes", "returns")),
+                      logged=("episodic_return", "mean_kl", "max_kl", "max_ratio"), averaged=("returns",)),
     "value-clip": Part("value-clip", "value_clip", range(401, 411), script="figures/value_clip/spread.py"),
     "batches": Part("batches", "gains_add_up", range(401, 411),
                     script="figures/gains_add_up/measure.py --checkpoints 150 300 --arms few recipe"),
-    "surfaces": Part("surfaces", "surfaces", range(401, 402), dropped=("returns",)),
-    "surfaces-humanoid": Part("surfaces-humanoid", "surfaces", range(401, 402), dropped=("returns",)),
+    "surfaces": Part("surfaces", "surfaces", range(401, 402), averaged=("returns",)),
+    "surfaces-humanoid": Part("surfaces-humanoid", "surfaces", range(401, 402), averaged=("returns",)),
     "algorithms": Part("algorithms", "guide", range(1, 4), ("Hopper", "Ant", "Humanoid")),
     "algorithms-halfcheetah": Part("algorithms", "guide", range(3, 4), ("HalfCheetah",)),
 }  # fmt: skip
@@ -104,12 +104,16 @@ def append(path: Path, line: dict[str, Any]) -> None:
 # What is kept of a run -----------------------------------------------------------------------------------------------
 
 
-def short(x: Any, dropped: tuple[str, ...] = ()) -> Any:
-    """Returns the same with six digits of each number, and without what is dropped."""
+def short(x: Any, averaged: tuple[str, ...] = ()) -> Any:
+    """Returns the same with six digits of each number, and with the mean of what is averaged (None for no numbers)."""
     if isinstance(x, dict):
-        return {name: short(y, dropped) for name, y in x.items() if name not in dropped}
+        found = {}
+        for name, y in x.items():
+            of_name = (float(np.mean(y)) if y else None) if name in averaged else y
+            found[name] = short(of_name, averaged)
+        return found
     if isinstance(x, list | tuple):
-        return [short(y, dropped) for y in x]
+        return [short(y, averaged) for y in x]
     return float(f"{x:.6g}") if isinstance(x, float) else x
 
 

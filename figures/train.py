@@ -128,7 +128,7 @@ def train(job: Job) -> dict[str, Any]:
     part, (agent, env_id, seed) = PARTS[job.part], job.key
     line = dict(agent=agent, env_id=env_id, seed=seed) | protocols.summarize(job.folder, part)
     if not line["stopped"] and (rows := measure(job)):
-        line["rows"] = protocols.short(rows, part.dropped)
+        line["rows"] = protocols.short(rows, part.averaged)
     return protocols.short(line)
 
 

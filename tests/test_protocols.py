@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import papers
 import pytest
-from conftest import ROOT
+from conftest import CALLS, ROOT, load
 from scipy import stats
 
 sys.path.insert(0, str(ROOT / "figures"))
@@ -18,6 +18,7 @@ import protocols
 import rewards
 import train
 
+pytestmark = pytest.mark.usefixtures("figures")
 FLAGS = "--num-steps 256 --num-minibatches 2 --no-compile"
 
 
@@ -174,7 +175,7 @@ def test_how_wide_a_value_clip_must_be(monkeypatch):
 
 def test_ten_seeds_judge_the_claims(monkeypatch):
     rng = np.random.default_rng(0)
-    cosines = lambda mean: {"value network": [dict(mean=mean + rng.normal(0, 0.01)), dict(mean=0.9)]}
+    cosines = lambda mean: mean + rng.normal(0, 0.01, 3)
     update = {("TRPO", 2048): -50, ("TRPO", 50_000): 300, ("CL-PPO", 2048): 0, ("CL-PPO", 50_000): 60}
 
     def number(agent, place, seed):
@@ -185,18 +186,20 @@ def test_ten_seeds_judge_the_claims(monkeypatch):
         log = dict(mean_kl=[*kl], max_kl=[bound * (300 + rng.normal(0, 9))] * 20, max_ratio=[*ratio])
         gradient, value, trust, steps = [], [], [], []
         for at in (0, 150, 300, 450):
-            scale = dict(grad_sq=1.0 if at else 3.0, trace=2048 * np.exp(rng.normal(0, 0.05)))
-            of = dict(pairs=[2048, 10_240], variance=cosines(0.03), convergence=cosines(0.3))
-            gradient.append(dict(iteration=at, noise_scale={"value network": scale}) | of)
-            trust.append(dict(iteration=at, heldout=dict(mean_kl=bound * (0.9 + rng.normal(0, 0.02)))))
+            signal = (2 if at else 4) + rng.normal(0, 0.1)  # of two estimates (signal, 1) and (signal, -1)
+            of = dict(products=[signal**2 + 1, signal**2 - 1, signal**2 + 1], scatter=[1, -1, 1], estimate_pairs=2048)
+            of |= dict(pairs=[2048, 10_240], variance=[cosines(0.03), [0.9]], true_pairs_used=90_000)
+            gradient.append(dict(iteration=at, convergence=[dict(cosines=cosines(0.3))]) | of)
+            trust.append(dict(iteration=at, heldout=dict(mean_kl=bound * (0.9 + rng.normal(0, 0.02, 9)))))
         for at in (150, 300, 450):
             errors = dict(heldout_gae=0.05, heldout_released=0.4, train_released=0.3)
-            errors = {x: dict(mean=y + rng.normal(0, 0.01), by_distance=[]) for x, y in errors.items()}
+            errors = {x: dict(error_sums=[7 * y + rng.normal(0, 0.07)], counts=[7]) for x, y in errors.items()}
             errors["heldout_released"]["by_distance"] = [dict(steps=None, mean=0.1), dict(steps=[1, 1], mean=9.0)]
             value.append(dict(iteration=at) | errors)
         for at, pairs in product((150, 300), (2048, 50_000)):
             mean = update.get((agent, pairs), 5) + rng.normal(0, 20)
-            steps.append(dict(iteration=at, step_pairs=pairs, changes=[dict(mean=mean - 1), dict(mean=mean + 1)]))
+            changes = [dict(difference=dict(mean=x)) for x in (mean - 1, mean + 1)]
+            steps.append(dict(iteration=at, step_pairs=pairs, changes=changes))
         rows = dict(gradient=gradient, value=value, trust_region=trust, updates=steps)
         return dict(algo="ppo", final=1.0 + seed, rows=rows) | log
 
@@ -246,7 +249,7 @@ def test_guides_five_algorithms(monkeypatch):
 
     def number(agent, place, seed):
         level = levels.get(agent, 4000.0) + seed
-        rows = [dict(global_step=m * 999_424, returns=dict(mean=level * m / 8)) for m in range(9)]
+        rows = [dict(global_step=m * 999_424, returns=[level * m / 8 - 1, level * m / 8 + 1]) for m in range(9)]
         return dict(algo="ppo", rows=dict(evaluate=rows), mean_kl=[9.0] * 12 + [0.01 * 2.0 ** (seed - 2)] * 88)
 
     parts = {x.replace("-", "_"): made_up(x, number) for x in ("algorithms", "algorithms-halfcheetah")}
@@ -266,23 +269,16 @@ def test_surfaces(monkeypatch):
     """The surrogate ranks the points as the reward does for PPO, and the other way round for TRPO."""
     rng, ticks = np.random.default_rng(0), (0.0, 0.5, 1.0, 3.0)
 
-    def points(agent, pairs, noise):
-        found = []
-        for size, a, b in product(pairs, ticks, ticks):
-            reward = a - 2 * b
-            surrogate = reward if agent == "CL-PPO" else -reward
-            found.append(
-                dict(step_pairs=size, step=a, random=b, mean=reward + rng.normal(0, noise), surrogate=surrogate)
-            )
-        return found
-
     def number(agent, place, seed):
-        rows = [
-            dict(iteration=at, reward_pairs=20_000, points=points(agent, (2000, 50_000), 0.1))
-            for at in (0, 150, 300, 450)
-        ]
-        for size, noise in ((2000, 30.0), (100_000, 0.01)):
-            rows += [dict(iteration=at, reward_pairs=size, points=points(agent, (2000,), noise)) for at in (150, 300)]
+        sign, points, of_sizes = 1 if agent == "CL-PPO" else -1, [], []
+        for a, b in product(ticks, ticks):
+            at, reward = dict(step=a, random=b), a - 2 * b
+            for pairs in (2000, 50_000):
+                points.append(at | dict(step_pairs=pairs, surrogate=sign * reward, returns=reward + rng.normal(0, 0.1)))
+            for pairs, noise in ((2000, 30.0), (20_000, 0.1), (100_000, 0.01)):
+                of_sizes.append(at | dict(concentration=pairs, mean=reward + rng.normal(0, noise)))
+        rows = [dict(iteration=at, surfaces=True, points=points) for at in (0, 150, 300, 450)]
+        rows += [dict(iteration=at, surfaces=False, concentrations=of_sizes) for at in (150, 300)]
         return dict(algo="ppo", rows=dict(landscape=rows))
 
     x = fresh(
@@ -295,7 +291,36 @@ def test_surfaces(monkeypatch):
     assert (
         x.concentration("Walker2d", "TRPO", 300, 20_000) > 0.95 > 0.6 > x.concentration("Walker2d", "TRPO", 300, 2000)
     )
-    of = x.surface("Humanoid", "TRPO", 300, 2000, 20_000)
+    of = x.surface("Humanoid", "TRPO", 300, 2000)
     assert of["surrogate"][1, 3] == -(ticks[1] - 2 * ticks[3])  # the step along the rows
     assert len(list(x.table_of_agreement())) == len(list(x.table_of_concentration())) == 9
     assert len(x.PICTURES["humanoid"]().axes) == 2 * 8  # with a bar of colours each
+
+
+@pytest.mark.xdist_group("diagnostics")
+def test_the_analyses_read_what_the_diagnostics_write(known, tmp_path, monkeypatch):
+    """A run's rows as they are kept, of small calls, instead of made-up ones."""
+    calls = dict(CALLS, updates="--rewards 3 --step-pairs 64 256 --reward-pairs 60")
+    for name in ("gradient", "value", "trust_region", "landscape", "updates"):
+        flags = [str(known / "ppo"), *calls[name].split(), "--checkpoints", "1", "--out", str(tmp_path), "--jobs", "1"]
+        load("steps" if name == "updates" else name).main(flags)
+    rows = {x.stem: protocols.read_lines(x) for x in tmp_path.glob("*.jsonl")}
+    pairs = rows["gradient"][0]["batch_size"]
+    rows["gradient"] += [rows["gradient"][0] | dict(iteration=0)]
+    kept = lambda part: protocols.short(rows, protocols.PARTS[part].averaged)
+    line = dict(algo="ppo", mean_kl=[0.1] * 20, max_kl=[1.0] * 20, max_ratio=[2.0] * 20, rows=kept("ten-seeds"))
+    x = fresh("ten_seeds", monkeypatch, ten_seeds=made_up("ten-seeds", lambda *_: line))
+    x.LATER, x.BATCH, x.FEW, x.MANY = (1,), pairs, 64, 256
+    seed, row = x.seeds("Hopper")[0], rows["trust_region"][0]
+    assert all(np.isfinite(claim.number(seed)).all() for claim in x.CLAIMS.values())
+    assert x.held_out(seed) == pytest.approx(np.mean(row["heldout"]["mean_kl"]) / 0.13, rel=1e-5)
+    assert seed.rows("trust_region")[0]["heldout"]["returns"] == pytest.approx(np.mean(row["heldout"]["returns"]))
+    assert np.isfinite(x.change("Hopper", x.TRPO, 64)).all() and np.isfinite(x.clean_error(seed))
+    line = dict(algo="ppo", rows=dict(landscape=[kept("surfaces")["landscape"][0] | dict(iteration=300)]))
+    parts = {y.replace("-", "_"): made_up(y, lambda *_: line) for y in ("surfaces", "surfaces-humanoid")}
+    x = fresh("surfaces", monkeypatch, **parts)
+    monkeypatch.setattr(x, "row_of", lambda place, *about, surfaces: line["rows"]["landscape"][0])
+    of = x.surface("Humanoid", "TRPO", 300, 64)
+    [point] = [y for y in rows["landscape"][0]["points"] if (y["step_pairs"], y["step"], y["random"]) == (64, 1, 0)]
+    assert of["returns"].shape == (2, 2) and of["returns"][1, 0] == pytest.approx(np.mean(point["returns"]))
+    assert x.concentrated("Humanoid", "TRPO", 300, 100)["mean"].shape == (2, 2)

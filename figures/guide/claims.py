@@ -30,13 +30,14 @@ def seeds(place: str) -> dict[str, list[dict[float, float]]]:
     two seeds of the room algorithms come first."""
     rows = []
     if place == "HalfCheetah":
-        rows += [(GUIDE[x["algo"]], x["run"], x) for x in measured("algorithms/evaluate")]
+        for x in measured("algorithms/evaluate"):
+            rows.append((GUIDE[x["algo"]], x["run"], x["global_step"], x["returns"]["mean"]))
     for x in rows_of(lines(), "evaluate"):
         if x["env_id"].startswith(place):
-            rows.append((NAMES[x["agent"]], x["run_seed"], x))
+            rows.append((NAMES[x["agent"]], x["run_seed"], x["global_step"], float(np.mean(x["returns"]))))
     found = {name: {} for name in NAMES.values()}
-    for name, run, x in rows:
-        found[name].setdefault(run, {})[x["global_step"] / 1e6] = x["returns"]["mean"]
+    for name, run, step, mean in rows:
+        found[name].setdefault(run, {})[step / 1e6] = mean
     return {name: [*of.values()] for name, of in found.items()}
 
 

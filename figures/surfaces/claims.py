@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from estimates import plain
@@ -11,23 +12,42 @@ from protocols import rows_of, whole
 from scipy import stats
 
 AGENTS, PLACES, CHECKPOINTS = {"CL-PPO": "PPO", "TRPO": "TRPO"}, ("Hopper", "Walker2d"), (0, 150, 300, 450)
-SURFACE, SIZES, FEW, MANY = 20_000, (2000, 20_000, 100_000), 2000, 50_000  # pairs a point, and of a step
+SIZES, FEW, MANY = (2000, 20_000, 100_000), 2000, 50_000  # pairs a point, and of a step
+NAMES = dict(surrogate="surrogate", returns="reward")
 
 
-def surface(place: str, agent: str, iteration: int, step_pairs: int, reward_pairs: int) -> dict[str, np.ndarray]:
-    """Returns the points of a surface: how far along the step and along the random direction [n], the mean return and
-    the surrogate there [n, n], with the step along the rows."""
+Surface = dict[str, np.ndarray]
+
+
+def row_of(place: str, agent: str, iteration: int, surfaces: bool) -> dict[str, Any]:
+    """Returns the row of a checkpoint that has the surfaces, or the one that has the concentration."""
     part = "surfaces-humanoid" if place == "Humanoid" else "surfaces"
-    [row] = [
-        row
-        for row in rows_of(whole(part), "landscape")
-        if row["env_id"].startswith(place)
-        and (row["agent"], row["iteration"], row["reward_pairs"]) == (agent, iteration, reward_pairs)
+    asked = dict(agent=agent, iteration=iteration, surfaces=surfaces)
+    rows = [
+        x for x in rows_of(whole(part), "landscape") if x["env_id"].startswith(place) and x.items() >= asked.items()
     ]
-    points = {(x["step"], x["random"]): x for x in row["points"] if x["step_pairs"] == step_pairs}
-    step, random = (np.array(sorted({at[i] for at in points})) for i in (0, 1))
-    grid = lambda name: np.array([[points[a, b][name] for b in random] for a in step])
-    return dict(step=step, random=random, reward=grid("mean"), surrogate=grid("surrogate"))
+    [row] = rows
+    return row
+
+
+def grid(points: list[dict[str, Any]], *names: str) -> Surface:
+    """Returns how far points are along the step and along the random direction [n], and what they have under these
+    names [n, n], with the step along the rows."""
+    at = {(x["step"], x["random"]): x for x in points}
+    step, random = (np.array(sorted({place[i] for place in at})) for i in (0, 1))
+    return dict(step=step, random=random) | {x: np.array([[at[a, b][x] for b in random] for a in step]) for x in names}
+
+
+def surface(place: str, agent: str, iteration: int, step_pairs: int) -> Surface:
+    """Returns mean return and surrogate on the plane of a step from so many pairs."""
+    points = row_of(place, agent, iteration, surfaces=True)["points"]
+    return grid([x for x in points if x["step_pairs"] == step_pairs], "returns", "surrogate")
+
+
+def concentrated(place: str, agent: str, iteration: int, reward_pairs: int) -> Surface:
+    """Returns the mean return from so many pairs a point."""
+    points = row_of(place, agent, iteration, surfaces=False)["concentrations"]
+    return grid([x for x in points if x["concentration"] == reward_pairs], "mean")
 
 
 def alike(x: np.ndarray, y: np.ndarray) -> float:
@@ -36,13 +56,13 @@ def alike(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def agreement(place: str, agent: str, iteration: int, step_pairs: int) -> float:
-    of = surface(place, agent, iteration, step_pairs, SURFACE)
-    return alike(of["surrogate"], of["reward"])
+    of = surface(place, agent, iteration, step_pairs)
+    return alike(of["surrogate"], of["returns"])
 
 
 def concentration(place: str, agent: str, iteration: int, reward_pairs: int) -> float:
     """Returns the rank correlation of a surface of the reward with that from the most pairs a point."""
-    x, y = (surface(place, agent, iteration, FEW, size)["reward"] for size in (reward_pairs, SIZES[-1]))
+    x, y = (concentrated(place, agent, iteration, size)["mean"] for size in (reward_pairs, SIZES[-1]))
     return alike(x, y)
 
 
@@ -64,7 +84,7 @@ def table_of_concentration() -> Iterable[list[str]]:
                 yield [f"{place}-v5, {name}, iteration {iteration}", *row]
 
 
-def drawn(panels: list[list[tuple[str, dict[str, np.ndarray], str]]], height: float) -> Figure:
+def drawn(panels: list[list[tuple[str, Surface, str]]], height: float) -> Figure:
     """Draws surfaces as contours, each named, with the step to the right and the random direction upwards. The dot is
     the checkpoint, and the cross the whole step."""
     figure, axes = new_figure(len(panels), len(panels[0]), height, sharex=True, sharey=True)
@@ -84,9 +104,9 @@ def of_place(place: str, step_pairs: int) -> Figure:
     """Draws surrogate and reward of both agents at the four checkpoints, with steps from so many pairs."""
     panels = []
     for agent, label in AGENTS.items():
-        for name in ("surrogate", "reward"):
-            of = [surface(place, agent, x, step_pairs, SURFACE) for x in CHECKPOINTS]
-            titles = [f"{label}, {name}, {x}" for x in CHECKPOINTS]
+        of = [surface(place, agent, x, step_pairs) for x in CHECKPOINTS]
+        for name, text in NAMES.items():
+            titles = [f"{label}, {text}, {x}" for x in CHECKPOINTS]
             panels.append([(title, x, name) for title, x in zip(titles, of)])
     return drawn(panels, 8.0)
 
@@ -96,17 +116,17 @@ def of_sizes() -> Figure:
     panels = []
     for place in PLACES:
         for agent, label in AGENTS.items():
-            of = {size: surface(place, agent, 150, FEW, size) for size in SIZES}
-            panels.append([(f"{place}-v5, {label}, {size:,} pairs", x, "reward") for size, x in of.items()])
+            of = {size: concentrated(place, agent, 150, size) for size in SIZES}
+            panels.append([(f"{place}-v5, {label}, {size:,} pairs", x, "mean") for size, x in of.items()])
     return drawn(panels, 8.0)
 
 
 def of_humanoid() -> Figure:
     panels = []
     for pairs in (FEW, MANY):
-        of = {label: surface("Humanoid", agent, 300, pairs, SURFACE) for agent, label in AGENTS.items()}
-        titled = [(label, x, name) for label, x in of.items() for name in ("surrogate", "reward")]
-        panels.append([(f"{label}, {name}, {pairs:,} pairs", x, name) for label, x, name in titled])
+        of = {label: surface("Humanoid", agent, 300, pairs) for agent, label in AGENTS.items()}
+        titled = [(label, x, name) for label, x in of.items() for name in NAMES]
+        panels.append([(f"{label}, {NAMES[name]}, {pairs:,} pairs", x, name) for label, x, name in titled])
     return drawn(panels, 4.2)
 
 

@@ -4,7 +4,9 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+import gradient
 import numpy as np
+import value
 from claims import HOLDS, NOT, UNCLEAR, Cell, correct
 from estimates import Estimate
 from planned import Tests, holm
@@ -13,7 +15,7 @@ from protocols import by_agent, rows_of, whole
 PLACES, BATCH = ("Walker2d", "Hopper"), 2048
 BOUNDS = dict(Hopper=0.13, Walker2d=0.04)  # TRPO's, on the mean KL
 PPO, PPO_M, TRPO = AGENTS = "CL-PPO", "PPO-M", "TRPO"
-LATER, NETWORK = (150, 300, 450), "value network"
+LATER = 150, 300, 450
 
 
 # What is read of a seed ----------------------------------------------------------------------------------------------
@@ -59,14 +61,19 @@ def rise_and_fall(seed: Seed) -> tuple[float, float, float]:
     return np.log(last / first), np.log(middle / ppo_first), np.log(middle / ppo_last)
 
 
-def cosine(row: dict[str, Any], kind: str) -> float:
-    return row[kind][NETWORK][row["pairs"].index(BATCH)]["mean"]
+def between_estimates(row: dict[str, Any]) -> float:
+    """Returns the mean cosine of two estimates from a training batch's pairs."""
+    return float(np.mean(row["variance"][row["pairs"].index(BATCH)]))
+
+
+def with_the_true(row: dict[str, Any]) -> float:
+    """Returns the mean cosine of such an estimate with the “true” gradient."""
+    return float(np.mean(row["convergence"][row["pairs"].index(BATCH)]["cosines"]))
 
 
 def signal(row: dict[str, Any]) -> float:
     """Returns a training batch divided by the noise scale."""
-    x = row["noise_scale"][NETWORK]
-    return BATCH * x["grad_sq"] / x["trace"]
+    return BATCH * gradient.noise_scale(row)["inverse"]
 
 
 def fall_of_the_signal(seed: Seed) -> float:
@@ -75,7 +82,7 @@ def fall_of_the_signal(seed: Seed) -> float:
 
 
 def error(part: str) -> Callable[[Seed], float]:
-    return lambda seed: float(np.median([row[part]["mean"] for row in seed.later("value")]))
+    return lambda seed: float(np.median([value.mean_error(row[part])["mean"] for row in seed.later("value")]))
 
 
 def clean_error(seed: Seed) -> float:
@@ -94,7 +101,7 @@ class Claim(NamedTuple):
 
 
 def held_out(seed: Seed) -> float:
-    return max(row["heldout"]["mean_kl"] for row in seed.rows("trust_region", TRPO)) / seed.bound
+    return max(np.mean(row["heldout"]["mean_kl"]) for row in seed.rows("trust_region", TRPO)) / seed.bound
 
 
 def least_ratio(seed: Seed) -> float:
@@ -122,10 +129,10 @@ CLAIMS = {
     "BLOG: PPO-M does not keep the KL small": Claim(largest_kl(PPO_M), 1, 1),
     "BLOG: the optimizations keep the ratio nearer": Claim(ratio_nearer, 0.5, 1),
     "CL: a batch's gradient estimates hardly agree": Claim(
-        lambda seed: np.mean([cosine(row, "variance") for row in seed.later("gradient")]), 0.2, -1
+        lambda seed: np.mean([between_estimates(row) for row in seed.later("gradient")]), 0.2, -1
     ),
     "BLOG: estimates correlate slightly with the truth": Claim(
-        lambda seed: np.mean([cosine(row, "convergence") for row in seed.later("gradient")]), 0, 1
+        lambda seed: np.mean([with_the_true(row) for row in seed.later("gradient")]), 0, 1
     ),
     "CL: noise grows with training": Claim(fall_of_the_signal, 0, 1),
     "CL: the value network fits its targets": Claim(error("heldout_gae"), 0.2, -1),
@@ -186,7 +193,7 @@ def change(place: str, agent: str, pairs: int) -> np.ndarray:
     found = []
     for seed in seeds(place):
         rows = [row for row in seed.rows("updates", agent) if row["step_pairs"] == pairs]
-        found.append(np.mean([x["mean"] for row in rows for x in row["changes"]]))
+        found.append(np.mean([x["difference"]["mean"] for row in rows for x in row["changes"]]))
     return np.array(found)
 
 
