@@ -296,8 +296,7 @@ def load_script(path: Path) -> Any:
 
 
 def training_state(checkpoint: Checkpoint) -> tuple[Any, Any, Any]:
-    """Returns the script, the arguments and the state of a checkpoint as training continues from it: with live
-    statistics, compiled as it was, and with its unfinished episodes."""
+    """Returns script, arguments and state of a checkpoint as training goes on, in its episodes, with live statistics."""
     script, config = load_script(checkpoint.script), read_config(checkpoint.run)
     saved = script.load_checkpoint(checkpoint.path)
     args = script.Args(**saved["args"] | dict(env_id=config["args"]["env_id"]))  # the one that read_config looked at
@@ -386,6 +385,8 @@ class OneEpisode(gym.Wrapper):
             return self.obs, 0.0, True, False, {}
         self.obs, reward, terminated, truncated, info = self.env.step(action)
         self.total, self.length, self.ended = self.total + float(reward), self.length + 1, terminated or truncated
+        if self.length == 100_000 and not self.ended:
+            refuse(f"an episode of {self.spec.id} has 100,000 steps and no end; give it a time limit")
         return self.obs, reward, terminated, truncated, info
 
 

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import gymnasium as gym
 import imageio
 import lab
 import numpy as np
@@ -37,6 +38,16 @@ def test_returns_are_those_of_the_policy_with_its_noise_and_without(known, tmp_p
     exact = expected_return(Chain, policy_of(checkpoint))
     assert abs(np.mean(noisy["returns"]) - exact) < np.std(noisy["returns"]) * 4 / 50**0.5
     assert noisy["lengths"] == [4] * 50
+
+
+def test_an_episode_without_an_end_is_refused(capsys):
+    env = lab.OneEpisode(gym.make("environments:Endless-v0"))
+    env.ended, env.total, env.length = False, 0.0, 99_998
+    env.reset()
+    env.step(np.zeros(2))
+    with pytest.raises(SystemExit) as ended:
+        env.step(np.zeros(2))
+    assert ended.value.code == 2 and "Endless-v0 has 100,000 steps and no end" in capsys.readouterr().err
 
 
 def test_a_checkpoint_has_its_returns_and_a_setting_the_mean_of_its_runs(known, tmp_path, capsys):
