@@ -296,7 +296,7 @@ def load_script(path: Path) -> Any:
 
 
 def training_state(checkpoint: Checkpoint) -> tuple[Any, Any, Any]:
-    """Returns script, arguments and state of a checkpoint as training goes on, with its episodes and live statistics."""
+    """Returns script, arguments and state of a checkpoint as training goes on, with its episodes, statistics live."""
     script, config = load_script(checkpoint.script), read_config(checkpoint.run)
     saved = script.load_checkpoint(checkpoint.path)
     args = script.Args(**saved["args"] | dict(env_id=config["args"]["env_id"]))  # the one that read_config looked at
