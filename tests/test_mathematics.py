@@ -34,6 +34,17 @@ def test_rewards_are_scaled_by_the_rewards_so_far():
     assert np.min(expected) < 1.2 == np.max(expected)
 
 
+@pytest.mark.parametrize("algo", [algo for algo in ALGOS if "reward_scale" in vars(load(algo).Args)])
+def test_rewards_are_scaled_by_returns_that_are_discounted_by_gamma(algo):
+    """With a gamma that is not the default one. The sum begins again with each episode."""
+    script, args, state = start(algo, **CLOCK, num_steps=12, gamma=0.5, reward_scale=True, reward_clip=False)
+    rewards, sums, expected = ([1, 2, 3, 4, 5] * 3)[:12], [], []
+    for i, reward in enumerate(rewards):
+        sums.append(reward + (0.5 * sums[-1] if i % 5 else 0))
+        expected.append(reward / (np.std(sums, ddof=1) if i else 1))
+    np.testing.assert_allclose(script.rollout(args, state)[0]["rewards"][:12], expected, rtol=1e-5)
+
+
 @pytest.mark.parametrize("bootstrap", [True, False])
 def test_time_limits_bootstrap_and_episodes_go_on_in_the_next_rollout(bootstrap):
     raw = dict(obs_norm=False, obs_clip=False, reward_scale=False)
