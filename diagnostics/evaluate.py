@@ -93,8 +93,8 @@ class Camera(gym.Wrapper):
     def step(self, action: np.ndarray) -> tuple:
         if self.taken % self.stride == 0:
             frame = Image.fromarray(self.env.render())
-            # 240 pixels and 64 colours, so that an episode of 1,000 steps stays below a megabyte.
-            self.frames.append(frame.reduce(max(1, frame.width // 240)).quantize(64))
+            # 160 pixels and 32 colours, so that eight seconds stay below 400 KB.
+            self.frames.append(frame.reduce(max(1, frame.width // 160)).quantize(32))
         self.taken += 1
         return self.env.step(action)
 

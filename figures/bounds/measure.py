@@ -7,31 +7,17 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import tyro
+sys.path.append(str(Path(__file__).parents[1]))
 
-sys.path.append(str(Path(__file__).parents[2] / "diagnostics"))
-
-import lab
+import measuring
+from measuring import lab
 
 
 @dataclass(frozen=True)
-class Args:
-    runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
-    """run folders, all of one environment"""
-    episodes: int = 20
-    """episodes of each run's last policy, as drawn and once more through a clip"""
-    script: Path | None = None
-    """algorithm script; default: the one in algos/ that the run names"""
-    out: Path | None = None
-    """folder of the rows; default: figures/ inside the first run"""
-    jobs: int = lab.CORES
-    """worker processes; the numbers do not depend on it"""
-    seed: int = 0
-    """seed of everything that is sampled here"""
-    overwrite: bool = False
-    """measure again what an earlier call has measured"""
+class Args(measuring.Common):
+    episodes: int = 20  # of each run's last policy, as drawn and once more through a clip
 
 
 WAYS = "no", "clip"
@@ -67,8 +53,7 @@ def main(argv: list[str] | None = None) -> None:
     for checkpoint in last:
         if lab.read_config(checkpoint.run)["args"].get("bound_action") != "no":
             lab.refuse(f"{checkpoint.run}: its actions were bounded in training, too")
-    asked = dict(seed=args.seed, episodes=args.episodes)
-    for row in lab.fill(args, "bounds", measure, [(checkpoint, asked) for checkpoint in last]):
+    for row in measuring.rows_of(args, "bounds", measure, last):
         worth = [y - x for x, y in zip(*(row[way]["returns"] for way in WAYS))]
         print(f"{row['run']}, iteration {row['iteration']}: clip - no {lab.in_words(lab.mean_of(worth))}")
 

@@ -8,39 +8,23 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import tyro
 from torch import nn
 
-sys.path.append(str(Path(__file__).parents[2] / "diagnostics"))
+sys.path.append(str(Path(__file__).parents[1]))
 
-import lab
+import measuring
+from measuring import lab
 
 
 @dataclass(frozen=True)
-class Args:
-    runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
-    """run folders, all of one environment"""
-    checkpoints: tuple[int, ...] = (150, 300)
-    """iterations"""
-    pairs: int = 589_824
-    """state-action pairs of each continuation"""
-    reward_pairs: int = 40_000
-    """approximate number of pairs of the episodes of each policy"""
-    arms: tuple[Literal["few", "short", "many", "recipe"], ...] = ("few", "short", "many")
-    """ways to go on"""
-    script: Path | None = None
-    """algorithm script; default: the one in algos/ that the run names"""
-    out: Path | None = None
-    """folder of the rows; default: figures/ inside the first run"""
-    jobs: int = lab.CORES
-    """worker processes; the numbers do not depend on it"""
-    seed: int = 0
-    """seed of everything that is sampled here"""
-    overwrite: bool = False
-    """measure again what an earlier call has measured"""
+class Args(measuring.Common):
+    checkpoints: tuple[int, ...] = (150, 300)  # iterations
+    pairs: int = 589_824  # state-action pairs of each continuation
+    reward_pairs: int = 40_000  # approximate number of pairs of the episodes of each policy
+    arms: tuple[Literal["few", "short", "many", "recipe"], ...] = ("few", "short", "many")  # ways to go on
 
 
 class Arm(NamedTuple):
@@ -130,9 +114,7 @@ def play(
 
 def main(argv: list[str] | None = None) -> None:
     args = lab.read_options(Args, argv, __doc__)
-    chosen = [lab.choose(checkpoints, args.checkpoints) for checkpoints in lab.open_runs(args)]
-    asked = dict(seed=args.seed, pairs=args.pairs, reward_pairs=args.reward_pairs, arms=list(args.arms))
-    for row in lab.fill(args, "gains_add_up", measure, [(checkpoint, asked) for checkpoint in sum(chosen, [])]):
+    for row in measuring.rows_of(args, "gains_add_up", measure, measuring.chosen(args)):
         gains = {arm: np.mean(row[arm]["returns"]) - np.mean(row["before"]) for arm in args.arms}
         print(row["run"], row["iteration"], ", ".join(f"{arm} {x:+.0f}" for arm, x in gains.items()))
 

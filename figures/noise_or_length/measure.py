@@ -7,39 +7,24 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import torch
-import tyro
 from torch import Tensor
 from torch.distributions import kl_divergence
 
-sys.path.append(str(Path(__file__).parents[2] / "diagnostics"))
+sys.path.append(str(Path(__file__).parents[1]))
 
-import lab
+import measuring
+from measuring import lab
 
 
 @dataclass(frozen=True)
-class Args:
-    runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
-    """run folders, all of one environment"""
-    checkpoints: tuple[int, ...] = (150, 300)
-    """iterations"""
-    updates: int = 8
-    """updates of each kind from each checkpoint"""
-    reward_pairs: int = 15_000
-    """approximate number of pairs of the episodes of each policy"""
-    script: Path | None = None
-    """algorithm script; default: the one in algos/ that the run names"""
-    out: Path | None = None
-    """folder of the rows; default: figures/ inside the first run"""
-    jobs: int = lab.CORES
-    """worker processes; the numbers do not depend on it"""
-    seed: int = 0
-    """seed of everything that is sampled here"""
-    overwrite: bool = False
-    """measure again what an earlier call has measured"""
+class Args(measuring.Common):
+    checkpoints: tuple[int, ...] = (150, 300)  # iterations
+    updates: int = 8  # of each kind from each checkpoint
+    reward_pairs: int = 15_000  # approximate number of pairs of the episodes of each policy
 
 
 MANY = 24  # segments of the large batch
@@ -100,9 +85,7 @@ def mean_kl(policy: Any, before: Tensor, after: Tensor, obs: Tensor) -> float:
 
 def main(argv: list[str] | None = None) -> None:
     args = lab.read_options(Args, argv, __doc__, updates=2)
-    chosen = [lab.choose(checkpoints, args.checkpoints) for checkpoints in lab.open_runs(args)]
-    asked = dict(seed=args.seed, updates=args.updates, reward_pairs=args.reward_pairs)
-    for row in lab.fill(args, "noise_or_length", measure, [(checkpoint, asked) for checkpoint in sum(chosen, [])]):
+    for row in measuring.rows_of(args, "noise_or_length", measure, measuring.chosen(args)):
         gains = {arm: np.mean([x["returns"][arm] - x["returns"]["start"] for x in row["found"]]) for arm in "ABCDE"}
         print(row["run"], row["iteration"], ", ".join(f"{arm} {x:+.1f}" for arm, x in gains.items()))
 
