@@ -210,7 +210,7 @@ def draw_over_training(lines: list[lab.Line], path: Path) -> None:
 
 def draw_exact(axis: Any, lines: list[lab.Line], key: str) -> None:
     for style, rows in lines:
-        exact = [row[key]["exact_v"] for row in rows]
+        exact = [row[key]["exact_v"] or math.nan for row in rows]  # There is none where nothing was cut.
         axis.plot([row["iteration"] for row in rows], exact, color=style["color"], **EXACT)
 
 
