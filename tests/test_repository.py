@@ -70,9 +70,9 @@ def test_what_a_page_links_to_is_there(page):
             assert place in heading_ids(path), link
 
 
-def test_readme_commands_are_understood(monkeypatch):
+def test_commands_of_the_readme_and_the_recipes_are_understood(monkeypatch):
     """The scripts take every argument of the commands that have a line of their own, or after &&."""
-    blocks = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
+    blocks = re.findall(r"```bash\n(.*?)```", README + RECIPES, re.DOTALL)
     lines = [shlex.split(part, comments=True) for x in blocks for y in x.splitlines() for part in y.split("&&")]
     understood = []
     for program, *words in filter(None, lines):
