@@ -161,9 +161,11 @@ def draw(lines: list[lab.Line], path: Path) -> None:
     for style, rows in lines:
         for row in rows:
             row["steps"] = steps.setdefault((style["label"], row["iteration"]), row["global_step"])
+    last = max(row["steps"] for _, rows in lines for row in rows) or 1
     for axis, (name, text) in zip(axes, NAMES.items()):
-        lab.draw_runs(axis, lines, "steps", lambda row, name=name: lab.mean_of(row[name]))
+        lab.draw_runs(axis, lines, "steps", lambda row, name=name: lab.mean_of(row[name]), apart=0.009 * last)
         axis.set(xlabel="environment steps", ylabel=text, ylim=(min(0, axis.get_ylim()[0]), None))
+        axis.set_xlim(-0.05 * last, 1.05 * last)  # from the untrained policy on, even if only the last one is measured
         axis.ticklabel_format(axis="x", scilimits=(0, 5))
     axes[0].plot([], [], "|", color="0.4", markersize=10, label="95 % interval over episodes")
     lab.save_figure(figure, lines, path)
