@@ -93,8 +93,10 @@ class Camera(gym.Wrapper):
     def step(self, action: np.ndarray) -> tuple:
         if self.taken % self.stride == 0:
             frame = Image.fromarray(self.env.render())
-            # 160 pixels and 32 colours, so that eight seconds stay below 400 KB.
-            self.frames.append(frame.reduce(max(1, frame.width // 160)).quantize(32))
+            # 160 pixels and 14 colours, so that eight seconds stay below 400 KB, and colours that reach far, since the
+            # commonest would all go to the floor.
+            frame = frame.reduce(max(1, frame.width // 160))
+            self.frames.append(frame.quantize(14, Image.Quantize.MAXCOVERAGE))
         self.taken += 1
         return self.env.step(action)
 

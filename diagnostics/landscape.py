@@ -227,8 +227,9 @@ def draw_lines(lines: list[lab.Line], path: Path) -> None:
         of_reward[0].set_ylabel(f"iteration {' / '.join(iterations)}\nreward", fontsize=9)
         of_surrogate[0].set_ylabel("surrogate", fontsize=9)
         for axis, pairs in zip(of_surrogate, step_pairs):
-            norms = dict.fromkeys(f"{row['step_norms'][str(pairs)]:.2g}" for _, row in here)
-            axis.set_xlabel(f"multiples of the step\n(norm {', '.join(norms)})", fontsize=8)
+            norms = sorted(row["step_norms"][str(pairs)] for _, row in here)
+            ends = dict.fromkeys(f"{x:.2g}" for x in (norms[0], norms[-1]))
+            axis.set_xlabel(f"multiples of the step\n(norm {' to '.join(ends)})", fontsize=8)
     for axis in axes.flat:
         axis.axhline(0, color="black", linewidth=0.8)
         axis.axvline(1, color="black", linewidth=0.8, linestyle=":")
