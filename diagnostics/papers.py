@@ -1,8 +1,8 @@
 """Holds the papers' settings, agents and experiments as tables. experiments.py trains and measures them.
 
-An agent is a script and its settings; a setting is a table from environments to flags. An experiment names its agents
-and the diagnostics that make its results. An experiment of your own is one more record, in a file that
-`experiments.py --file` reads:
+An agent is a script, which is a name in algos/ or the absolute path of one of your own, and its settings. A setting is
+a table from environments to flags. An experiment names its agents and the diagnostics that make its results. An
+experiment of your own is one more record, in a file that `experiments.py --file` reads:
 
     from papers import AGENTS, EXPERIMENTS, IM, PPO, PPO_STEP, Experiment
 

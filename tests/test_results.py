@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT, start
+from conftest import ROOT, load, start
 from scipy import stats
 
 FIGURES = ROOT / "figures"
@@ -307,19 +307,25 @@ def test_rows_of_a_diagnostic_are_read_as_they_are(tmp_path, monkeypatch):
     assert measured.__wrapped__("rows") == [dict(iteration=0), dict(iteration=150)]
 
 
+@pytest.fixture
+def no_baseline(monkeypatch, tmp_path):
+    """figures/critic/no_baseline.py, run in an empty folder with tables of its own."""
+    monkeypatch.setattr(papers, "AGENTS", dict(papers.AGENTS))
+    monkeypatch.setattr(papers, "EXPERIMENTS", dict(papers.EXPERIMENTS))
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(FIGURES / "critic" / "no_baseline.py")
+    return papers
+
+
 @pytest.mark.parametrize("algo", ["ppo", "trpo_plus"])
-def test_the_example_of_an_edit_makes_advantages_of_returns(algo, tmp_path):
+def test_the_copies_without_a_baseline_make_advantages_of_returns(algo, no_baseline):
     """The diff on the critic's page, applied to the script as it is now."""
-    [diff] = re.findall(r"```diff\n(.*?)```", claims.template("critic"), flags=re.DOTALL)
-    source = (ROOT / "algos" / f"{algo}.py").read_text()
-    for old, new in re.findall(r"((?:^-.*\n)+)((?:^\+.*\n)+)", diff, flags=re.MULTILINE):
-        old, new = (re.sub(r"^.", "", x, flags=re.MULTILINE) for x in (old, new))
-        assert source.count(old) == 1
-        source = source.replace(old, new)
     script, args, state = start(algo, gamma=0.9, env_id="InvertedPendulum-v5")
-    (tmp_path / f"{algo}_no_baseline.py").write_text(source)
     experience, _ = script.rollout(args, state)
-    batch = runpy.run_path(tmp_path / f"{algo}_no_baseline.py")["estimate_advantages"](args, state, experience)
+    name = {"ppo": "PPO", "trpo_plus": "TRPO"}[algo]
+    batch = runpy.run_path(no_baseline.AGENTS[f"{name}, no baseline"][0])["estimate_advantages"](
+        args, state, experience
+    )
     beyond = state.value(torch.from_numpy(experience["next_obs"])).detach().numpy() * ~experience["terminations"]
     expected, total = [], 0.0
     for t in reversed(range(args.num_steps)):
@@ -340,10 +346,14 @@ def test_humanoid_without_contact_forces():
     np.testing.assert_array_equal(*(x[:-84] for x in observations))
 
 
-def test_the_experiment_without_a_baseline(monkeypatch):
-    monkeypatch.setattr(papers, "AGENTS", dict(papers.AGENTS))
-    monkeypatch.setattr(papers, "EXPERIMENTS", dict(papers.EXPERIMENTS))
-    runpy.run_path(FIGURES / "critic" / "no_baseline.py")
-    experiment = papers.EXPERIMENTS["no-baseline"]
+def test_the_experiment_without_a_baseline(no_baseline):
+    """Its runs have the settings of the agents with one, and are trained by the copies."""
+    experiment, agents = no_baseline.EXPERIMENTS["no-baseline"], no_baseline.AGENTS
     assert {"".join(x.split()) for x in experiment.agents} == set(room("critic").agents) and experiment.seeds == 5
-    assert papers.AGENTS["TRPO, no baseline"][1:] == papers.AGENTS["TRPO"][1:]
+    assert agents["TRPO, no baseline"][1:] == agents["TRPO"][1:]
+    of_experiment = load("experiments")
+    args = of_experiment.read_arguments(["no-baseline", "--seeds", "1"])
+    runs = {run.agent: run for run in of_experiment.make_runs(args, experiment)}
+    assert runs["PPO, no baseline"].command[1] == agents["PPO, no baseline"][0]
+    changed = [name for name, x in vars(runs["PPO"].args).items() if x != getattr(runs["PPO, no baseline"].args, name)]
+    assert changed == ["run_name"] and "ppo_no_baseline" in runs["PPO, no baseline"].folder.name
