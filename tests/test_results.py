@@ -63,14 +63,28 @@ def first(path, number, **of):
     return next(number(x) for x in measured(path) if of.items() <= x.items())
 
 
+def lifted(place, name, iteration=300):
+    """The return at the whole step from 50,000 pairs, as much above the surface as its line is drawn."""
+    *_, few, _, many = room("landscapes").surfaces_of(place, name, iteration)
+    heights = [*few.heights.values(), *many.heights.values()]
+    return many.heights[1.0, 0.0] + 0.01 * (max(heights) - min(heights))
+
+
 SHOWN = {  # a number that a picture must show
     "effects": lambda: reward.runs("Hopper", "STEP").mean,
     "off": lambda: reward.runs("Walker2d", "LADDER").mean,
     "differences": lambda: clipping.runs("Walker2d", "PPO-NoClip - PPO-M").interval()[0],
     "rates": lambda: clipping.runs.of("Hopper")["PPO-unclipped-3e-5"][4],
+    "histograms": lambda: np.mean([nine.at_best(x)[0] for on, x in nine.grid() if on["value_clip"]]),
     "grid": lambda: nine.grid()[0][1][0, 0],
     "paired": lambda: nine.worth("Hopper")["tanh", True][0],
     "scaling": lambda: nine.runs.of("Hopper")["PPO-scaled"][19],
+    "cosines": lambda: gradients.first["TRPO"][3]["convergence"]["value network"][1]["mean"],
+    "errors": lambda: measured("critic/walker2d")[7]["heldout_released"]["mean"],
+    "trust_region_humanoid": lambda: measured("steps/humanoid")[7]["heldout"]["max_ratio"],
+    "trust_region_walker2d": lambda: measured("steps/walker2d")[7]["train"]["mean_kl"],
+    "trust_region_hopper": lambda: measured("steps/hopper")[7]["heldout"]["mean_reward"],
+    "surfaces_humanoid": lambda: lifted("Humanoid", "PPO"),
     "heldout": lambda: steps.seeds("Hopper")[0]["PPO"].held.ratio[0],
     "updates": lambda: steps.as_sample(steps.change("Hopper", "TRPO", 50_000), 3).interval()[1],
     "noise_hopper": lambda: ratio("gradients/noise_hopper"),
@@ -92,11 +106,16 @@ SHOWN = {  # a number that a picture must show
     "landscape": lambda: room("jagged").returns(first("jagged/rows", dict, run_seed=201), "step", 2000).mean(1)[5],
 }
 
+for place, name in ((x, y) for x in PLACES[:2] for y in steps.AGENTS):
+    picture = f"surfaces_{place}_{name}".lower().replace("-", "_")
+    SHOWN[picture] = lambda place=place, name=name: lifted(place, name)
+
 
 @pytest.mark.parametrize("name, picture", [(name, picture) for name in ROOMS for picture in room(name).PICTURES])
 def test_a_picture_is_drawn_from_the_numbers(name, picture):
     """The page shows it, with a text for those who cannot see it."""
-    lines = [line.get_xydata() for axis in room(name).PICTURES[picture]().axes for line in axis.lines]
+    lines = [line for axis in room(name).PICTURES[picture]().axes for line in axis.lines]
+    lines = [line.get_data_3d() if hasattr(line, "get_data_3d") else line.get_xydata() for line in lines]
     assert np.isclose(np.concatenate([np.ravel(x) for x in lines]), SHOWN[picture](), rtol=1e-9, atol=0).any()
     assert re.search(rf"\[[^\]]{{15,}}\]\({picture}\.png\)", (FIGURES / name / "README.md").read_text())
 

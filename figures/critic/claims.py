@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from claims import HOLDS, NOT, UNCLEAR, Cell, Cells, Look, agreed, n, sides, tally, turns
 from estimates import PLACES, Estimate, Runs, bootstrap, by_seed, measured, plain, span
+from matplotlib.axes import Axes
 from pictures import LINES, STYLES, forest, new_figure
 
 LATE, BATCH, TWO = range(100, 488), 2048, ("Walker2d", "Hopper")  # iterations, pairs of a training batch
@@ -190,6 +191,32 @@ def near_a_cut() -> list[str]:
     return [span(100 * x) for x in np.transpose(shares)]
 
 
+TARGETS = dict(heldout_gae="what V was fitted to (GAE)", heldout_released="returns, as released")
+
+
+def draw_errors(axis: Axes, target: str) -> None:
+    """Draws V's relative error on held-out pairs over training, a line for each run (CL's Fig. 3 and 12)."""
+    for i, of in enumerate(by_seed("critic/walker2d")):
+        for k, name in enumerate(sorted(of)):
+            style = dict(color=STYLES[name][0], ls=LINES[k], lw=1, label=None if i else name)
+            axis.plot([x["iteration"] for x in of[name]], [x[target]["mean"] for x in of[name]], **style)
+    axis.set(yscale="log", ylim=(0.01, 3), xlabel="iteration")
+    axis.set_yticks([0.01, 0.1, 1], ["0.01", "0.1", "1"])
+    axis.minorticks_off()
+
+
+def errors():
+    """Draws CL's Fig. 3."""
+    figure, [axes] = new_figure(1, 2, 3.0, sharey=True)
+    for axis, (target, title) in zip(axes, TARGETS.items()):
+        draw_errors(axis, target)
+        axis.set_title(title, fontsize=10)
+    axes[0].set_ylabel("mean relative error of V, held out;\nWalker2d-v5, three seeds", fontsize=9)
+    axes[1].axhline(0.5, color="0.4", lw=0.8, ls=":")
+    axes[1].text(250, 0.9, "dotted: CL's half", fontsize=9, va="bottom", ha="center")
+    return figure
+
+
 def distance():
     """Draws the error by the distance to the next cut, of each agent and seed."""
     figure, [[axis]] = new_figure(1, 1, 3.2)
@@ -226,4 +253,4 @@ def baselines():
     return forest(panels, "2,048 pairs divided by the noise scale: the more, the less noise", [0, 0])
 
 
-PICTURES = dict(distance=distance, baselines=baselines)
+PICTURES = dict(errors=errors, distance=distance, baselines=baselines)
