@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from claims import Cells, Look, counted, n, tally
-from estimates import OfSeed, by_seed, measured, plain, show, span, two_digits
+from estimates import OfSeed, agent, by_seed, measured, plain, show, span, two_digits
 from matplotlib.axes import Axes
 from matplotlib.ticker import NullLocator
 from pictures import LINES, STYLES, new_figure
@@ -202,5 +202,23 @@ def drawn_noise(place: str):
     return figure
 
 
-PICTURES = dict(cosines=drawn_cosines)
+def drawn_steps():
+    """Draws TPG's Fig. 13: the cosine of two update steps and the KL between the policies after them."""
+    figure, [axes] = new_figure(1, 2, 2.8)
+    steps = {}
+    for x in measured("gradients/steps"):
+        steps.setdefault(agent(x), []).append(x)
+    for axis, quantity in zip(axes, ("cosine", "kl")):
+        for k, (name, rows) in enumerate(steps.items()):
+            colour, at = STYLES[name][0], [x["iteration"] for x in rows]
+            style = dict(color=colour, marker=STYLES[name][1], ls=LINES[k], ms=3.5, lw=1.2, label=name)
+            axis.plot(at, [x[quantity]["mean"] for x in rows], **style)
+            axis.fill_between(at, *zip(*[x[quantity]["interval"] for x in rows]), color=colour, alpha=0.2, lw=0)
+    axes[0].set_ylabel("cosine of two update steps", fontsize=9)
+    axes[1].set_ylabel("KL of the two policies (nats)", fontsize=9)
+    figure.supxlabel("iteration; Walker2d-v5, seed 1, pairs of 30 steps, 95 % intervals", fontsize=9)
+    return figure
+
+
+PICTURES = dict(cosines=drawn_cosines, steps=drawn_steps)
 PICTURES |= {f"noise_{x.lower()}": partial(drawn_noise, x) for x in ("Hopper", "Walker2d")}
