@@ -23,8 +23,8 @@ def gradient(figure: Figure) -> None:
 
 def value(figure: Figure) -> None:
     axis = figure.subplots()
-    critic.draw_errors(axis, "heldout_released")
-    axis.set(title="relative error of V")
+    critic.draw_errors(axis, "Walker2d", "heldout_released")
+    axis.set(xlabel="iteration", title="relative error of V", ylim=(0.03, 3))
 
 
 def landscape(figure: Figure) -> None:

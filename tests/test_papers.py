@@ -96,7 +96,7 @@ def test_updates_are_made_of_rows(tmp_path):
 
 
 def test_the_noise_of_the_nine_is_joined_with_their_rewards():
-    """The published intervals from the published cosines; and the differences of cosines that are the square of what is on."""
+    """The published intervals from the published cosines. If a cosine is the square of what is on, so are they."""
     script, old = script_of("nine/noise.py"), published("nine/noise.json")
     for pair in old["paired"]:
         for x in pair["noise"]:
