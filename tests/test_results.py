@@ -70,6 +70,14 @@ def lifted(place, name, iteration=300):
     return many.heights[1.0, 0.0] + 0.01 * (max(heights) - min(heights))
 
 
+def height_from(points, pairs):
+    """The return at the whole step from so many pairs, above the surface as before."""
+    heights = [x["mean"] for x in points]
+    at_step = dict(concentration=pairs, step=1.0, random=0.0)
+    height = next(x["mean"] for x in points if at_step.items() <= x.items())
+    return height + 0.01 * (max(heights) - min(heights))
+
+
 SHOWN = {  # a number that a picture must show
     "effects": lambda: reward.runs("Hopper", "STEP").mean,
     "off": lambda: reward.runs("Walker2d", "LADDER").mean,
@@ -108,6 +116,7 @@ SHOWN = {  # a number that a picture must show
     "bounds": lambda: room("bounds").runs.of("Walker2d")["tanh"][1],
     "limits": lambda: room("time_limits").runs("Walker2d", "off").mean,
     "released": lambda: room("released").runs.of("Humanoid")["released/TRPO"][0],
+    "concentration": lambda: height_from(measured("jagged/concentration")[0]["concentrations"], 100_000),
     "jaggedness": lambda: room("jagged").tests()["along the step"]["Hopper"].mean,
     "landscape": lambda: room("jagged").returns(first("jagged/rows", dict, run_seed=201), "step", 2000).mean(1)[5],
 }

@@ -14,7 +14,7 @@ from planned import by_run
 
 sys.path.append(str(Path(__file__).parents[2] / "diagnostics"))
 
-from landscape import Surface, draw_surface
+import landscape
 
 FEW, MANY, FAR = 2000, 50_000, 3.0  # pairs that a step is computed from; the last of the steps along its direction
 AGENTS, TWO = ("PPO", "PPO-M", "TRPO"), ("Walker2d", "Hopper")
@@ -212,7 +212,7 @@ def change():
 SEED_1 = 0  # the first seed has iterations 0 and 300
 
 
-def surfaces_of(place: str, name: str, iteration: int) -> list[Surface]:
+def surfaces_of(place: str, name: str, iteration: int) -> list[landscape.Surface]:
     """Returns the surfaces of surrogate and mean return around a checkpoint of seed 1, with the step from few and from
     many pairs."""
     found = []
@@ -221,7 +221,7 @@ def surfaces_of(place: str, name: str, iteration: int) -> list[Surface]:
         norm = points[1.0, 0.0]["step_norm"]
         for quantity, title in dict(surrogate="surrogate", mean="mean return").items():
             heights = {place: x[quantity] for place, x in points.items()}
-            found.append(Surface(f"{title}, step from {pairs:,}", "", norm, heights))
+            found.append(landscape.Surface(f"{title}, step from {pairs:,}", "", norm, heights))
     return found
 
 
@@ -233,14 +233,19 @@ def surfaces(rows: list[tuple[str, str, int]]):
     for panels, (place, name, iteration) in zip(axes, rows):
         of_row = surfaces_of(place, name, iteration)
         for k, (axis, surface) in enumerate(zip(panels, of_row)):
-            heights = [z for other in of_row[k % 2 :: 2] for z in other.heights.values()]
-            draw_surface(axis, surface, min(heights), max(heights))
+            draw_small(axis, surface, of_row[k % 2 :: 2])
             axis.set_title(f"{name}, iteration {iteration}\n{surface.title}", fontsize=8, y=0.98)
-            axis.set_xlabel(f"step (norm {surface.norm:.2g})", fontsize=7, labelpad=-8)
-            axis.set_ylabel("random (norm 2)", fontsize=7, labelpad=-8)
-            axis.set(xticks=range(4), yticks=range(4))
-            axis.tick_params(labelsize=6, pad=-3)
     return figure
+
+
+def draw_small(axis: Any, surface: landscape.Surface, of_one_scale: list[landscape.Surface]) -> None:
+    """Draws a surface on a quarter of a page's width."""
+    heights = [z for other in of_one_scale for z in other.heights.values()]
+    landscape.draw_surface(axis, surface, min(heights), max(heights))
+    axis.set_xlabel(f"step (norm {surface.norm:.2g})", fontsize=7, labelpad=-8)
+    axis.set_ylabel("random (norm 2)", fontsize=7, labelpad=-8)
+    axis.set(xticks=range(4), yticks=range(4), zlabel="")
+    axis.tick_params(labelsize=6, pad=-3)
 
 
 PICTURES = dict(change=change)
