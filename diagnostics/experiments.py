@@ -94,16 +94,20 @@ def read_arguments(words: list[str]) -> Args:
 
 class Run(NamedTuple):
     agent: str
-    algo: str
+    script: Path
     args: Any  # the script's, which have the folder in them
     folder: Path
     log: Path
     finished: bool
 
     @property
+    def algo(self) -> str:
+        return self.script.stem
+
+    @property
     def command(self) -> list[str]:
         """The command that trains it, without the settings that are the script's defaults."""
-        words = [sys.executable, str(ROOT / "algos" / f"{self.algo}.py")]
+        words = [sys.executable, str(self.script)]
         for name, x in vars(self.args).items():
             word = f"--{rewards.flag(name, x)}"
             if x != getattr(type(self.args), name) or name in ("env_id", "seed", "total_timesteps"):
@@ -124,13 +128,15 @@ def make_runs(args: Args, experiment: Experiment) -> list[Run]:
 def make_run(args: Args, experiment: Experiment, seed: int, env: str, agent: str) -> Run:
     """Asks the script for the run's arguments, and the run's folder for its progress. Stops at an environment that does
     not exist and at arguments that the script refuses."""
-    algo, *tables = AGENTS.get(agent) or lab.refuse(f"{args.name} names an unknown agent: {agent}")
+    script_name, *tables = AGENTS.get(agent) or lab.refuse(f"{args.name} names an unknown agent: {agent}")
+    path = (ROOT / "algos" / script_name).with_suffix(".py")  # an absolute path stays what it is
+    algo = path.stem
     name = re.sub(r"-v\d+$", "", env)  # by which the tables know it: Hopper-v4 is Hopper
     env_id = env if name != env else f"{env}-{args.env_version or experiment.version}"
     if not all(name in table or table.keys() == {"all"} for table in tables):
         lab.note(f"no settings for {env} in the papers' tables; it gets Hopper's")
     rows = [row for table in tables for row in (table.get("all", ""), table.get(name, table.get("Hopper", "")))]
-    script, (module, _, registered) = lab.load_script(ROOT / "algos" / f"{algo}.py"), env_id.rpartition(":")
+    script, (module, _, registered) = lab.load_script(path), env_id.rpartition(":")
     of_run = dict(env_id=env_id, seed=seed, total_timesteps=args.steps or experiment.steps, runs_dir=str(args.runs_dir))
     try:
         importlib.import_module(module or "gymnasium")
@@ -150,7 +156,7 @@ def make_run(args: Args, experiment: Experiment, seed: int, env: str, agent: str
     with contextlib.suppress(IndexError, script.BadInput):  # no checkpoint yet, or a damaged one, as training will say
         reached = script.load_checkpoint(sorted(folder.glob("checkpoints/iter_*.pt"))[-1])["global_step"]
     finished = reached >= rewards.planned_steps(dict(args=vars(settings)))
-    return Run(agent, algo, replace(settings, run_name=run_name), folder, log, finished)
+    return Run(agent, path, replace(settings, run_name=run_name), folder, log, finished)
 
 
 def in_use(folder: Path) -> bool:

@@ -1,8 +1,8 @@
 """Holds the papers' settings, agents and experiments as tables. experiments.py trains and measures them.
 
-An agent is a script and its settings; a setting is a table from environments to flags. An experiment names its agents
-and the diagnostics that make its results. An experiment of your own is one more record, in a file that
-`experiments.py --file` reads:
+An agent is a script, which is a name in algos/ or the absolute path of one of your own, and its settings. A setting is
+a table from environments to flags. An experiment names its agents and the diagnostics that make its results. An
+experiment of your own is one more record, in a file that `experiments.py --file` reads:
 
     from papers import AGENTS, EXPERIMENTS, IM, PPO, PPO_STEP, Experiment
 
@@ -234,6 +234,7 @@ class Experiment(NamedTuple):
 
 FOUR, M = ["PPO", "PPO-M", "TRPO", "TRPO+"], 1_000_000
 PAIRED = ["rewards --paired"]
+BEST = ["rewards --paired --best-of policy_lr"]
 EVALUATED = ["rewards --kl", "evaluate --deterministic --checkpoints all --episodes 10"]
 FIVE = ["REINFORCE", "A2C", "GUIDE-TRPO", "GUIDE-PPO", "V-MPO"]
 ENTROPY = ["A2C", "A2C-entropy-0.01", "A2C-entropy-0"]
@@ -262,7 +263,7 @@ X = Experiment
 EXPERIMENTS = {
     "step-or-optimizations": X("IM Table 2", "PPO or TRPO, or their optimizations?", FOUR, seeds=10),
     "clipping": X("IM Table 3", "the same, and PPO without clipping", [*FOUR, "PPO-NoClip"], seeds=10),
-    "ablation": X("IM Fig. 1", "four optimizations, four rates", [*ABLATION], PAIRED, 5, envs=["Humanoid", "Walker2d"]),
+    "ablation": X("IM Fig. 1", "four optimizations, four rates", [*ABLATION], BEST, 5, envs=["Humanoid", "Walker2d"]),
     "leave-one-out": X("ours", "what is each of the nine worth?", [*LEAVE_ONE_OUT], PAIRED, 5, envs=["Hopper"]),
     "definition": X("IM Table 1", "PPO-M, TRPO: as released, as defined", DEFINED, seeds=10),
     "kl-schedule": X("IM sec. 5", "TRPO+ with constant delta, with schedule", ["TRPO+", "TRPO+schedule"], seeds=10),

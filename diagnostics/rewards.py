@@ -3,6 +3,7 @@ intervals over seeds.
 
     python diagnostics/rewards.py runs/* --out results
     python diagnostics/rewards.py runs/Hopper-v5__ppo__* --paired --out results
+    python diagnostics/rewards.py runs/*__ppo__* --best-of policy_lr --out results    # histograms, on and off
     python diagnostics/rewards.py runs/my_ppo* --against figures/reference/runs.jsonl    # are mine as good?
 
 Runs whose arguments differ only in environment and seed are runs of one setting. Its label is the algorithm and the
@@ -13,11 +14,14 @@ Runs under one of your own labels may differ in other arguments between environm
 
 Intervals are Student's t over runs, at 95 %; for one run there is none. (The papers' percentile bootstrap covers 91 %
 with ten runs, and 73 % with three.) For interquartile means and probabilities of improvement, give the final rewards,
-which rewards.json has, to the package rliable. --kl gives Fig. 5 of "The Definitive Guide to Policy Gradients" (GUIDE),
-with the exact KL(before || after the whole update) over the batch where GUIDE has the estimate E[(r - 1) - ln r].
-"Implementation Matters in Deep Policy Gradients" (IM) has AAI and ACLI in its Table 2, each the larger size of two
-differences of settings, so that they are above 0 even where nothing differs. The means from which they follow are in
-the table of final rewards; figures/reward has the effects that they are meant to show.
+which rewards.json has, to the package rliable.
+
+--best-of policy_lr draws Fig. 1 of "Implementation Matters in Deep Policy Gradients" (IM; Engstrom et al. 2020,
+https://arxiv.org/abs/2005.12729): of the settings that differ in the learning rate alone it keeps the one with the best
+mean final reward, and draws histograms of what is left, on and off for each argument. Runs that are labelled PPO,
+PPO-M, TRPO and TRPO+ also give AAI and ACLI of IM's Table 2. --kl gives Fig. 5 of "The Definitive Guide to Policy
+Gradients" (GUIDE; Lehmann 2024, https://arxiv.org/abs/2401.13662), with the exact KL(before || after the whole update)
+over the batch where GUIDE has the estimate E[(r - 1) - ln r].
 
 Where requested runs are missing, a line says which, the other tables are still written, and the exit status is 1.
 """
@@ -47,6 +51,9 @@ class Args:
     """labels of your own, one for each run in order; runs with the same label are one setting in an environment"""
     paired: bool = False
     """show what each on/off argument is worth: differences, by seed, between settings that differ in it alone"""
+    best_of: str = ""
+    """an argument, such as policy_lr: of settings that differ in it alone, keep the one with the best mean final
+    reward, and draw histograms of the final rewards, split by each on/off argument (IM Fig. 1)"""
     against: Path | None = None
     """compare with the runs of this file, figures/reference/runs.jsonl, which are our scripts at their defaults: with
     those of the same script in the same environment, or of all scripts where it has none of yours"""
@@ -192,12 +199,67 @@ def mean_curve(lines: list[tuple], scale: Callable = np.array, back: Callable = 
     return {name: [float(f"{x:.6g}") for x in y] for name, y in zip(("steps", "mean", "low", "high"), drawn)}
 
 
+def differing_within(settings: Settings) -> list[str]:
+    """Returns the names of the arguments in which settings of one environment differ."""
+    names = {}
+    for env_id in dict.fromkeys(env_id for env_id, _ in settings):
+        here = [alike[0]["setting"] for (place, _), alike in settings.items() if place == env_id]
+        names |= dict.fromkeys(differing(here))
+    return list(names)
+
+
+def best_settings(settings: Settings, name: str) -> Settings:
+    """Keeps, of the settings of an environment that differ in this argument alone, the one with the highest mean final
+    reward (IM Fig. 1). Its runs forget the argument, which is no longer part of the setting, and know what was tried.
+    As in IM, the runs that are shown have themselves chosen the best, so that they flatter it."""
+    rivals = {}
+    for (env_id, label), alike in settings.items():
+        others = {x: y for x, y in alike[0]["setting"].items() if x != name}
+        rivals.setdefault((env_id, json.dumps(others)), []).append((label, alike))
+    kept = {}
+    for (env_id, others), of_values in rivals.items():
+        label, best = max(of_values, key=lambda x: np.mean([run["final"] for run in x[1]]))
+        tried = []
+        for _, alike in of_values:
+            of_value = dict(seeds=[run["seed"] for run in alike], finals=[run["final"] for run in alike])
+            tried.append({name: alike[0]["setting"].get(name)} | of_value)
+        chosen = dict(tuned={name: best[0]["setting"].get(name)}, tried=tried)
+        kept[env_id, label] = [run | dict(setting=json.loads(others), chosen=chosen) for run in best]
+    return kept
+
+
+def improvements(settings: Settings) -> list[dict[str, Any]]:
+    """Returns IM's "average algorithmic improvement" and "average code-level improvement" (sec. 5, Table 2) of each
+    environment that has runs of the four agents; a name stands for its mean final reward:
+
+        AAI  = max(|PPO - TRPO+|, |PPO-M - TRPO|)
+        ACLI = max(|PPO - PPO-M|, |TRPO+ - TRPO|)
+
+    They are above 0 even where the agents do not differ. As max(|x|, |y|) = |x + y| / 2 + |x - y| / 2, they are then
+    both expected to be sqrt(2 / pi) times the standard error of the sum of the four means, which is given, too."""
+    found = []
+    for env_id in dict.fromkeys(env_id for env_id, _ in settings):
+        four = [settings.get((env_id, label)) for label in ("PPO", "PPO-M", "TRPO", "TRPO+")]
+        if not all(four):
+            continue
+        finals = [np.array([run["final"] for run in alike]) for alike in four]
+        ppo, ppo_m, trpo, trpo_plus = (x.mean().item() for x in finals)
+        numbers = dict(env_id=env_id, aai=max(abs(ppo - trpo_plus), abs(ppo_m - trpo)))
+        numbers |= dict(acli=max(abs(ppo - ppo_m), abs(trpo_plus - trpo)), by_chance=None)
+        if min(map(len, finals)) > 1:
+            variance = sum(x.var(ddof=1) / len(x) for x in finals)
+            numbers["by_chance"] = float((2 / np.pi * variance) ** 0.5)
+        found.append(numbers)
+    return found
+
+
 def summarize(key: tuple[str, str], alike: list[Run], kl: bool) -> dict[str, Any]:
     """Returns the numbers of a setting in an environment."""
     finals = [run["final"] for run in alike]
     numbers = dict(env_id=key[0], label=key[1], algo=alike[0]["algo"], folders=[str(run["folder"]) for run in alike])
     numbers |= dict(seeds=[run["seed"] for run in alike], finals=finals, mean=lab.mean_of(finals))
     numbers |= dict(settings=alike[0]["setting"], curve=mean_curve([run["returns"] for run in alike]))
+    numbers |= alike[0].get("chosen", {})
     if kl and all(len(run["kl"][0]) for run in alike):  # averaged in logarithms, as TRPO's KL is 100 times A2C's
         numbers |= dict(kl=mean_curve([run["kl"] for run in alike], lambda y: np.log(y.clip(1e-12)), np.exp))
         numbers |= dict(largest_kl=[run["kl"][1].max().item() for run in alike])
@@ -228,6 +290,7 @@ def paired_differences(settings: Settings, lacking: list[str]) -> list[dict[str,
                 continue
             numbers = dict(env_id=env_id, algo=algo, switched=switched, others=others)
             numbers |= dict(others_on=[name for name in others if on[name]], seeds=seeds)
+            numbers |= dict(same={name: on.get(name) for name in varying if name not in switches})
             numbers |= dict(differences=[x[seed] - y[seed] for seed in seeds])
             pairs.append(numbers | dict(mean=lab.mean_of(numbers["differences"])))
         found += sorted(
@@ -299,6 +362,7 @@ COLOURS = {
     **dict(ppo="#0072b2", ppo_m="#d55e00", ppo_noclip="#56b4e9", trpo="#009e73", trpo_plus="#e69f00"),
     **dict(reinforce="#999999", a2c="#cc79a7", vmpo="#000000"),
 }
+MOST_NAMES = 12  # of a legend; nobody would look up more
 MARKERS = dict(zip(COLOURS, "os^Dv*Px"))  # in greyscale, colours alone look too much alike
 
 
@@ -343,26 +407,38 @@ def told(pair: dict[str, Any]) -> tuple[str, str]:
 
 TITLES = dict(  # of the tables of the parts of rewards.json
     settings="Final rewards",
+    improvements="IM's AAI and ACLI, which chance alone makes larger than 0",
     paired="Final rewards with an argument on minus those with it off, by seed",
     against="Final rewards against the reference",
 )
 
 
-def columns(part: str, x: dict[str, Any]) -> dict[str, Any]:
-    """Returns a row of the table by its columns."""
+def columns(part: str, x: dict[str, Any], varying: list[str]) -> dict[str, Any]:
+    """Returns a row of the table by its columns. Of settings that were chosen, what varies has columns of its own."""
     if part == "settings":
+        row = {"setting": x["label"]}
+        if "tuned" in x:
+            on_or_off = {True: "on", False: "off"}
+            row = {flag(name, True): on_or_off.get(y, y) for name in varying for y in [x["settings"].get(name, "")]}
+            row |= {f"best {flag(name, True)}": y for name, y in x["tuned"].items()}
         ends = f"{short(min(x['finals']))} to {short(max(x['finals']))}"
-        return {"setting": x["label"], "seeds": len(x["seeds"]), "mean [95 % t]": x["mean"], "range": ends}
+        return row | {"seeds": len(x["seeds"]), "mean [95 % t]": x["mean"], "range": ends}
+    if part == "improvements":
+        by_chance = "-" if x["by_chance"] is None else short(x["by_chance"])
+        return {"AAI": short(x["aai"]), "ACLI": short(x["acli"]), "either, if nothing differed": by_chance}
     if part == "against":
         row = {"setting": x["label"], "runs": len(x["finals"]), "mean": lab.mean_of(x["finals"])}
         row |= {"reference": x["agent"], "its runs": len(x["reference"]), "its mean": lab.mean_of(x["reference"])}
         return row | {"difference [95 %]": x["difference"], "yours is": x["says"]}
     row = dict(algorithm=x["algo"]) | dict(zip(("argument", "others"), told(x)))
+    row |= {"both have": ", ".join(flag(*y) for y in x["same"].items())}
     return row | {"seeds": len(x["seeds"]), "on minus off [95 % t]": x["mean"]}
 
 
-def markdown(part: str, found: list[dict[str, Any]]) -> str:
-    rows = [dict(environment=x["env_id"]) | columns(part, x) for x in found]
+def markdown(part: str, found: list[dict[str, Any]], varying: list[str]) -> str:
+    """Writes a table, without the columns that are empty."""
+    rows = [dict(environment=x["env_id"]) | columns(part, x, varying) for x in found]
+    rows = [{name: y for name, y in row.items() if any(x[name] != "" for x in rows)} for row in rows]
     texts = [[text(y) if isinstance(y, dict) else str(y) for y in row.values()] for row in rows]
     lines = [[*rows[0]], ["---"] * len(rows[0]), *texts]
     return "\n".join([f"## {TITLES[part]}\n", *(f"| {' | '.join(line)} |" for line in lines), ""])
@@ -377,12 +453,16 @@ def draw_curves(settings: list[dict[str, Any]], name: str, path: Path, ylabel: s
     for of_setting in settings:
         axis, curve = axes[0, env_ids.index(of_setting["env_id"])], of_setting[name]
         x, style = np.array(curve["steps"]) / 1e6, styles[of_setting["label"]]
+        if len(styles) > MOST_NAMES:
+            style = style | dict(label="_")
         axis.plot(x, curve["mean"], **style, markevery=10)
         if len(styles) <= len(COLOURS) and len(of_setting["seeds"]) > 2:  # with two runs it would fill the panel
             axis.fill_between(x, curve["low"], curve["high"], color=style["color"], alpha=0.2, linewidth=0)
     for axis, env_id in zip(axes[0], env_ids):
         axis.set(title=env_id, xlabel="steps (millions)", yscale=yscale)
     axes[0, 0].set_ylabel(ylabel)
+    if len(styles) > MOST_NAMES:
+        figure.suptitle(f"{len(styles)} settings, which rewards.md lists", fontsize=9)
     lab.save_figure(figure, [], path)
 
 
@@ -411,6 +491,26 @@ def draw_paired(pairs: list[dict[str, Any]], path: Path) -> None:
     lab.save_figure(figure, [], path)
 
 
+def draw_histograms(settings: Settings, switches: list[str], path: Path) -> None:
+    """Draws a row for each environment and a column for each on/off argument: histograms of all final rewards there,
+    with the argument on and with it off (IM Fig. 1)."""
+    env_ids = list(dict.fromkeys(env_id for env_id, _ in settings))
+    figure = Figure((0.6 + 2 * len(switches), 0.5 + 1.7 * len(env_ids)), layout="constrained")
+    axes = figure.subplots(len(env_ids), len(switches), squeeze=False, sharex="row", sharey="row")
+    for of_place, env_id in zip(axes, env_ids):
+        here = [run for (place, _), alike in settings.items() if place == env_id for run in alike]
+        edges = np.histogram_bin_edges([run["final"] for run in here], 15)
+        for axis, name in zip(of_place, switches):
+            for value, label, colour in ((True, "on", COLOURS["ppo"]), (False, "off", COLOURS["trpo_plus"])):
+                rewards = [run["final"] for run in here if run["setting"].get(name) is value]
+                axis.hist(rewards, edges, label=label, color=colour, alpha=0.6, edgecolor="black", linewidth=0.6)
+        of_place[0].set_ylabel(f"{env_id}\nruns")
+    for axis, name in zip(axes[0], switches):
+        axis.set_title(flag(name, True))
+    figure.supxlabel("final reward", fontsize=10)
+    lab.save_figure(figure, [], path)
+
+
 # Main ----------------------------------------------------------------------------------------------------------------
 
 
@@ -432,13 +532,20 @@ def main(argv: list[str] | None = None) -> None:
     if not settings:
         lab.refuse("no run is complete")
     results |= dict(scripts=[dict(algo=algo, versions=x) for algo, x in versions.items()])
+    if name := args.best_of.replace("-", "_"):
+        if not any(name in alike[0]["setting"] for alike in settings.values()):
+            lab.refuse(f"--best-of {args.best_of}: no argument of these runs")
+        settings = best_settings(settings, name)
     results |= dict(settings=[summarize(key, alike, args.kl) for key, alike in settings.items()])
+    results["improvements"] = improvements(settings)
     results["paired"] = paired_differences(settings, lacking) if args.paired else []
     results["against"] = against_reference(settings, args.against, lacking) if args.against else []
     with_kl = [x for x in results["settings"] if "kl" in x]
     lacking += [f"--kl: runs of {x['label']} log none" for x in results["settings"] if args.kl and x not in with_kl]
 
-    tables = [markdown(part, results[part]) for part in TITLES if results[part]]
+    varying = differing_within(settings)
+    switches = [x for x in varying if any(isinstance(alike[0]["setting"].get(x), bool) for alike in settings.values())]
+    tables = [markdown(part, results[part], varying) for part in TITLES if results[part]]
     print(*tables, sep="\n")
     (path / "rewards.md").write_text("\n".join([*tables, *notes, ""]))
     parts = [f'"{name}": [\n' + ",\n".join(map(json.dumps, part)) + "\n]" for name, part in results.items()]
@@ -448,6 +555,8 @@ def main(argv: list[str] | None = None) -> None:
         draw_curves(with_kl, "kl", path / f"rewards_kl.{args.format}", "mean KL of an iteration (nats)", "log")
     if results["paired"]:
         draw_paired(results["paired"], path / f"rewards_paired.{args.format}")
+    if args.best_of and switches:
+        draw_histograms(settings, switches, path / f"rewards_histograms.{args.format}")
     print("".join(f"rewards.py: {line}\n" for line in lacking), end="", file=sys.stderr)
     if lacking:
         raise SystemExit(1)

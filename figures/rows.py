@@ -71,14 +71,17 @@ def value(row: Row) -> Row:
     return found
 
 
-def landscape(row: Row) -> Row:
+def landscape(row: Row) -> list[Row]:
+    """Returns a row for each point of the plane."""
+    about = {name: x for name, x in row.items() if name not in ("points", "concentrations")}
     points = []
     for x in row["points"]:
         start = next(y for y in row["points"] if y["step_pairs"] == x["step_pairs"] and y["step"] == y["random"] == 0)
         point = x | lab.mean_of(x["returns"]) | dict(episodes=len(x["returns"]))
         point |= dict(step_norm=row["step_norms"][str(x["step_pairs"])])
-        points.append(point | dict(change=landscapes.paired_change(start["returns"], x["returns"])))
-    return row | dict(points=points)
+        point |= dict(change=landscapes.paired_change(start["returns"], x["returns"]))
+        points.append(about | {name: y for name, y in point.items() if name != "returns"})
+    return points
 
 
 def trust_region(row: Row) -> Row:
@@ -111,12 +114,17 @@ def evaluate(row: Row) -> Row:
     return row | {name: lab.mean_of(row[name]) | dict(all=row[name]) for name in ("returns", "lengths")}
 
 
-WITH_NAMES: dict[str, Callable[[Row], Row]] = {x.__name__: x for x in (gradient, baselines, value, landscape)}
+WITH_NAMES: dict[str, Callable[[Row], Row | list[Row]]] = {
+    x.__name__: x for x in (gradient, baselines, value, landscape)
+}
 WITH_NAMES |= {x.__name__: x for x in (trust_region, steps, updates, evaluate)}
 
 
 def main(path: Path, out: Path) -> None:
-    rows = [WITH_NAMES[path.stem](json.loads(line)) for line in path.read_text().splitlines()]
+    rows = []
+    for line in path.read_text().splitlines():
+        found = WITH_NAMES[path.stem](json.loads(line))
+        rows += found if isinstance(found, list) else [found]
     out.write_text("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n")
 
 

@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT, start
+from conftest import ROOT, load, start
 from scipy import stats
 
 FIGURES = ROOT / "figures"
@@ -63,14 +63,39 @@ def first(path, number, **of):
     return next(number(x) for x in measured(path) if of.items() <= x.items())
 
 
+def lifted(place, name, iteration=300):
+    """The return at the whole step from 50,000 pairs, as much above the surface as its line is drawn."""
+    *_, few, _, many = room("landscapes").surfaces_of(place, name, iteration)
+    heights = [*few.heights.values(), *many.heights.values()]
+    return many.heights[1.0, 0.0] + 0.01 * (max(heights) - min(heights))
+
+
+def height_from(points, pairs):
+    """The return at the whole step from so many pairs, above the surface as before."""
+    heights = [x["mean"] for x in points]
+    at_step = dict(concentration=pairs, step=1.0, random=0.0)
+    height = next(x["mean"] for x in points if at_step.items() <= x.items())
+    return height + 0.01 * (max(heights) - min(heights))
+
+
 SHOWN = {  # a number that a picture must show
     "effects": lambda: reward.runs("Hopper", "STEP").mean,
     "off": lambda: reward.runs("Walker2d", "LADDER").mean,
     "differences": lambda: clipping.runs("Walker2d", "PPO-NoClip - PPO-M").interval()[0],
     "rates": lambda: clipping.runs.of("Hopper")["PPO-unclipped-3e-5"][4],
+    "histograms": lambda: np.mean([nine.at_best(x)[0] for on, x in nine.grid() if on["value_clip"]]),
     "grid": lambda: nine.grid()[0][1][0, 0],
     "paired": lambda: nine.worth("Hopper")["tanh", True][0],
     "scaling": lambda: nine.runs.of("Hopper")["PPO-scaled"][19],
+    "cosines": lambda: gradients.first["TRPO"][3]["convergence"]["value network"][1]["mean"],
+    "errors_walker2d": lambda: measured("critic/walker2d")[7]["heldout_released"]["mean"],
+    "errors_hopper": lambda: measured("critic/hopper")[7]["train_gae"]["mean"],
+    "errors_humanoid": lambda: measured("critic/humanoid")[7]["heldout_gae"]["mean"],
+    "cosines_of_baselines": lambda: measured("critic/baselines_hopper")[1]["variance"]["value network"][1]["mean"],
+    "trust_region_humanoid": lambda: measured("steps/humanoid")[7]["heldout"]["max_ratio"],
+    "trust_region_walker2d": lambda: measured("steps/walker2d")[7]["train"]["mean_kl"],
+    "trust_region_hopper": lambda: measured("steps/hopper")[7]["heldout"]["mean_reward"],
+    "surfaces_humanoid": lambda: lifted("Humanoid", "PPO"),
     "heldout": lambda: steps.seeds("Hopper")[0]["PPO"].held.ratio[0],
     "updates": lambda: steps.as_sample(steps.change("Hopper", "TRPO", 50_000), 3).interval()[1],
     "noise_hopper": lambda: ratio("gradients/noise_hopper"),
@@ -79,6 +104,9 @@ SHOWN = {  # a number that a picture must show
     "baselines": lambda: ratio("critic/baselines_hopper"),
     "change": lambda: first("landscapes/hopper", lambda x: x["change"]["mean"], iteration=300, step=1.0, random=0.0),
     "evaluate": lambda: np.mean(room("algorithms").returns()["PPO"][8]),
+    "steps": lambda: measured("gradients/steps")[5]["kl"]["mean"],
+    "entropy": lambda: measured("algorithms/entropy")["settings"][1]["kl"]["mean"][50],
+    "epochs": lambda: measured("algorithms/epochs")["settings"][5]["curve"]["mean"][50],
     "kl": lambda: measured("algorithms/rewards")["settings"][1]["kl"]["mean"][3],
     "eight": lambda: measured("algorithms/eight")["settings"][0]["finals"][0],
     "sb3": lambda: first("sb3/hopper", lambda x: x["heldout"]["mean_kl"], algo="sb3"),
@@ -88,15 +116,21 @@ SHOWN = {  # a number that a picture must show
     "bounds": lambda: room("bounds").runs.of("Walker2d")["tanh"][1],
     "limits": lambda: room("time_limits").runs("Walker2d", "off").mean,
     "released": lambda: room("released").runs.of("Humanoid")["released/TRPO"][0],
+    "concentration": lambda: height_from(measured("jagged/concentration")[0]["concentrations"], 100_000),
     "jaggedness": lambda: room("jagged").tests()["along the step"]["Hopper"].mean,
     "landscape": lambda: room("jagged").returns(first("jagged/rows", dict, run_seed=201), "step", 2000).mean(1)[5],
 }
+
+for place, name in ((x, y) for x in PLACES[:2] for y in steps.AGENTS):
+    picture = f"surfaces_{place}_{name}".lower().replace("-", "_")
+    SHOWN[picture] = lambda place=place, name=name: lifted(place, name)
 
 
 @pytest.mark.parametrize("name, picture", [(name, picture) for name in ROOMS for picture in room(name).PICTURES])
 def test_a_picture_is_drawn_from_the_numbers(name, picture):
     """The page shows it, with a text for those who cannot see it."""
-    lines = [line.get_xydata() for axis in room(name).PICTURES[picture]().axes for line in axis.lines]
+    lines = [line for axis in room(name).PICTURES[picture]().axes for line in axis.lines]
+    lines = [line.get_data_3d() if hasattr(line, "get_data_3d") else line.get_xydata() for line in lines]
     assert np.isclose(np.concatenate([np.ravel(x) for x in lines]), SHOWN[picture](), rtol=1e-9, atol=0).any()
     assert re.search(rf"\[[^\]]{{15,}}\]\({picture}\.png\)", (FIGURES / name / "README.md").read_text())
 
@@ -307,19 +341,25 @@ def test_rows_of_a_diagnostic_are_read_as_they_are(tmp_path, monkeypatch):
     assert measured.__wrapped__("rows") == [dict(iteration=0), dict(iteration=150)]
 
 
+@pytest.fixture
+def no_baseline(monkeypatch, tmp_path):
+    """figures/critic/no_baseline.py, run in an empty folder with tables of its own."""
+    monkeypatch.setattr(papers, "AGENTS", dict(papers.AGENTS))
+    monkeypatch.setattr(papers, "EXPERIMENTS", dict(papers.EXPERIMENTS))
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(FIGURES / "critic" / "no_baseline.py")
+    return papers
+
+
 @pytest.mark.parametrize("algo", ["ppo", "trpo_plus"])
-def test_the_example_of_an_edit_makes_advantages_of_returns(algo, tmp_path):
+def test_the_copies_without_a_baseline_make_advantages_of_returns(algo, no_baseline):
     """The diff on the critic's page, applied to the script as it is now."""
-    [diff] = re.findall(r"```diff\n(.*?)```", claims.template("critic"), flags=re.DOTALL)
-    source = (ROOT / "algos" / f"{algo}.py").read_text()
-    for old, new in re.findall(r"((?:^-.*\n)+)((?:^\+.*\n)+)", diff, flags=re.MULTILINE):
-        old, new = (re.sub(r"^.", "", x, flags=re.MULTILINE) for x in (old, new))
-        assert source.count(old) == 1
-        source = source.replace(old, new)
     script, args, state = start(algo, gamma=0.9, env_id="InvertedPendulum-v5")
-    (tmp_path / f"{algo}_no_baseline.py").write_text(source)
     experience, _ = script.rollout(args, state)
-    batch = runpy.run_path(tmp_path / f"{algo}_no_baseline.py")["estimate_advantages"](args, state, experience)
+    name = {"ppo": "PPO", "trpo_plus": "TRPO"}[algo]
+    batch = runpy.run_path(no_baseline.AGENTS[f"{name}, no baseline"][0])["estimate_advantages"](
+        args, state, experience
+    )
     beyond = state.value(torch.from_numpy(experience["next_obs"])).detach().numpy() * ~experience["terminations"]
     expected, total = [], 0.0
     for t in reversed(range(args.num_steps)):
@@ -340,10 +380,14 @@ def test_humanoid_without_contact_forces():
     np.testing.assert_array_equal(*(x[:-84] for x in observations))
 
 
-def test_the_experiment_without_a_baseline(monkeypatch):
-    monkeypatch.setattr(papers, "AGENTS", dict(papers.AGENTS))
-    monkeypatch.setattr(papers, "EXPERIMENTS", dict(papers.EXPERIMENTS))
-    runpy.run_path(FIGURES / "critic" / "no_baseline.py")
-    experiment = papers.EXPERIMENTS["no-baseline"]
+def test_the_experiment_without_a_baseline(no_baseline):
+    """Its runs have the settings of the agents with one, and are trained by the copies."""
+    experiment, agents = no_baseline.EXPERIMENTS["no-baseline"], no_baseline.AGENTS
     assert {"".join(x.split()) for x in experiment.agents} == set(room("critic").agents) and experiment.seeds == 5
-    assert papers.AGENTS["TRPO, no baseline"][1:] == papers.AGENTS["TRPO"][1:]
+    assert agents["TRPO, no baseline"][1:] == agents["TRPO"][1:]
+    of_experiment = load("experiments")
+    args = of_experiment.read_arguments(["no-baseline", "--seeds", "1"])
+    runs = {run.agent: run for run in of_experiment.make_runs(args, experiment)}
+    assert runs["PPO, no baseline"].command[1] == agents["PPO, no baseline"][0]
+    changed = [name for name, x in vars(runs["PPO"].args).items() if x != getattr(runs["PPO, no baseline"].args, name)]
+    assert changed == ["run_name"] and "ppo_no_baseline" in runs["PPO, no baseline"].folder.name

@@ -4,6 +4,7 @@ import contextlib
 import csv
 import json
 from dataclasses import asdict
+from itertools import product
 from unittest.mock import patch
 
 import lab
@@ -227,6 +228,57 @@ def test_the_two_arguments_of_gradient_clipping_are_one_optimization(write, aggr
     assert (both, ["tanh"], [2.0]) in found and (both, [], [3.0]) in found
     assert (["tanh", *both], [], [6.0]) in found
     assert "| grad-clip (both) |" in (tmp_path / "out" / "rewards.md").read_text()
+
+
+def test_the_best_rate_of_each_setting_is_kept_and_drawn_in_histograms(write, aggregate, figures, tmp_path, capsys):
+    """As in Fig. 1 of IM. The better rate is the large one with value clipping, and the small one without it."""
+    for clip, scale, rate, seed in product((True, False), (True, False), (1e-4, 1e-3), (1, 2)):
+        level = 1000 * scale + 10 * (clip == (rate == 1e-3)) + seed
+        write(level, value_clip=clip, reward_scale=scale, policy_lr=rate, seed=seed)
+    found, rate_of = aggregate("--best-of", "policy-lr", "--paired"), {True: 1e-3, False: 1e-4}
+    rows = {(x["settings"]["value_clip"], x["settings"]["reward_scale"]): x for x in found["settings"]}
+    for (clip, scale), x in rows.items():
+        assert x["tuned"] == dict(policy_lr=rate_of[clip]) and "policy_lr" not in x["settings"]
+        assert x["finals"] == [1000 * scale + 11, 1000 * scale + 12]
+        worse = dict(policy_lr=rate_of[not clip], seeds=[1, 2], finals=[1000 * scale + 1, 1000 * scale + 2])
+        assert worse in x["tried"] and len(x["tried"]) == 2
+    assert len(rows) == len(found["settings"]) == 4 and len(found["paired"]) == 5
+    table = (tmp_path / "out" / "rewards.md").read_text()
+    assert "| environment | value-clip | reward-scale | best policy-lr | seeds |" in table
+    assert "| Hopper-v5 | off | on | 0.0001 | 2 | 1,012 [1,005, 1,018] |" in table
+    [clip, scale] = figures["rewards_histograms.png"].axes
+    heights = [[sum(bar.get_height() for bar in side) for side in axis.containers] for axis in (clip, scale)]
+    assert heights == [[4, 4], [4, 4]] and [clip.get_title(), scale.get_title()] == ["value-clip", "reward-scale"]
+    on, off = scale.containers
+    assert min(bar.get_x() for bar in on if bar.get_height()) > max(bar.get_x() for bar in off if bar.get_height())
+    assert "--best-of policy_rate: no argument of these runs" in refused(capsys, aggregate, "--best-of", "policy_rate")
+
+
+def test_pairs_say_what_else_they_have_and_long_legends_are_not_drawn(write, aggregate, figures, tmp_path):
+    for clip, rate in product((True, False), range(1, 8)):
+        write(1.0 * clip, value_clip=clip, policy_lr=rate / 1e4)
+    aggregate("--paired")
+    rows = [x for x in (tmp_path / "out" / "rewards.md").read_text().splitlines() if "| value-clip |" in x]
+    assert len(set(rows)) == 7 and "| both have |" in (tmp_path / "out" / "rewards.md").read_text()
+    [axis] = figures["rewards.png"].axes
+    assert len(axis.lines) == 14 and axis.get_legend_handles_labels() == ([], [])
+
+
+def test_aai_and_acli(write, aggregate, tmp_path):
+    """Of IM's Table 2, and what they are where nothing differs, which is simulated."""
+    levels, rng = {"PPO": 3292, "PPO-M": 2735, "TRPO": 2791, "TRPO+": 3050}, np.random.default_rng(0)
+    finals = {name: level + np.array([-1, 0, 1]) * 10.0 * (i + 1) for i, (name, level) in enumerate(levels.items())}
+    for name, of_agent in finals.items():
+        for seed, x in enumerate(of_agent):
+            write(x, seed=seed, algo="ppo" if "PPO" in name else "trpo_plus", gamma=0.9 + len(name) / 100)
+    labels = [name for name in levels for _ in range(3)]
+    folders = sorted(tmp_path.glob("runs/*"), key=lambda x: int(x.name))
+    [found] = aggregate("--labels", *labels, folders=folders)["improvements"]
+    assert (found["aai"], found["acli"]) == (pytest.approx(242), pytest.approx(557))
+    a, b, c, d = (rng.normal(0, x.std(ddof=1) / 3**0.5, 100_000) for x in finals.values())
+    simulated = np.maximum(abs(a - d), abs(b - c)).mean(), np.maximum(abs(a - b), abs(d - c)).mean()
+    assert simulated == pytest.approx([found["by_chance"]] * 2, rel=0.01)
+    assert "| Hopper-v5 | 242 | 557 | 25.2 |" in (tmp_path / "out" / "rewards.md").read_text()
 
 
 def test_tables_and_figures(write, aggregate, tmp_path, figures, capsys):

@@ -249,6 +249,24 @@ def evaluate():
     return figure
 
 
+def reward_and_kl(file: str, panels: dict[str, str]):
+    """Draws mean returns on the left and the mean KL of an iteration on the right, a row for each algorithm (GUIDE's
+    Fig. 6 and 7)."""
+    figure, axes = new_figure(len(panels), 2, 0.9 + 2.0 * len(panels), sharex=True, sharey="col")
+    for row, (algo, name) in zip(axes, panels.items()):
+        settings = [x for x in measured(f"algorithms/{file}")["settings"] if x["algo"] == algo]
+        for x, ls, colour in zip(settings, LINES, ("#000000", "#d55e00", "#0072b2")):
+            known = x["settings"]
+            label = f"entropy {known['entropy_coef']:g}" if file == "entropy" else f"epochs: {known['policy_epochs']}"
+            for axis, curve in zip(row, (x["curve"], x["kl"])):
+                axis.plot(np.array(curve["steps"]) / 1e6, curve["mean"], color=colour, ls=ls, lw=1.4, label=label)
+        row[0].set_ylabel(f"{name}\nepisode return", fontsize=9)
+        row[1].set(yscale="log")
+        row[1].set_ylabel("mean KL (nats)", fontsize=9)
+    figure.supxlabel("steps (millions), HalfCheetah-v4; means of three seeds", fontsize=9)
+    return figure
+
+
 def eight():
     """Draws the final rewards of three seeds and their range, since an interval of three reaches below any reward."""
     panels = {x: {} for x in TWO}
@@ -262,3 +280,5 @@ def eight():
 
 
 PICTURES = dict(evaluate=evaluate, kl=kl, eight=eight)
+PICTURES["entropy"] = functools.partial(reward_and_kl, "entropy", {"a2c": "A2C"})
+PICTURES["epochs"] = functools.partial(reward_and_kl, "epochs", {"a2c": "A2C", "reinforce": "REINFORCE"})

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from claims import HOLDS, NOT, UNCLEAR, Cell, Cells, Look, agreed, n, sides, tally, turns
 from estimates import PLACES, Estimate, Runs, bootstrap, by_seed, measured, plain, span
+from matplotlib.axes import Axes
 from pictures import LINES, STYLES, forest, new_figure
 
 LATE, BATCH, TWO = range(100, 488), 2048, ("Walker2d", "Hopper")  # iterations, pairs of a training batch
@@ -190,6 +191,53 @@ def near_a_cut() -> list[str]:
     return [span(100 * x) for x in np.transpose(shares)]
 
 
+TARGETS = dict(gae="what V was fitted to (GAE)", released="returns, as released")
+
+
+def draw_errors(axis: Axes, place: str, key: str) -> None:
+    """Draws V's relative error over training, a line for each run. A key is heldout_ or train_ and the target."""
+    for i, of in enumerate(by_seed(f"critic/{place.lower()}")):
+        for k, name in enumerate(sorted(of)):
+            style = dict(color=STYLES[name][0], ls=LINES[k], lw=1, label=None if i else name)
+            axis.plot([x["iteration"] for x in of[name]], [x[key]["mean"] for x in of[name]], **style)
+    axis.set(yscale="log", ylim=(0.001, 3))
+    axis.set_yticks([0.001, 0.01, 0.1, 1], ["0.001", "0.01", "0.1", "1"])
+    axis.minorticks_off()
+
+
+def errors(place: str):
+    """Draws CL's Fig. 3 or 12 above, and its Fig. 11 below."""
+    figure, axes = new_figure(2, 2, 4.2, sharex=True, sharey=True)
+    for row, (where, text) in zip(axes, dict(heldout="held out", train="training batch").items()):
+        for axis, target in zip(row, TARGETS):
+            draw_errors(axis, place, f"{where}_{target}")
+        row[0].set_ylabel(f"relative error of V,\n{text}", fontsize=9)
+        row[1].axhline(0.5, color="0.4", lw=0.8, ls=":", label="CL's half")
+    for axis, title in zip(axes[0], TARGETS.values()):
+        axis.set_title(title, fontsize=10)
+    figure.supxlabel(f"iteration; {place}-v5", fontsize=9)
+    return figure
+
+
+def cosines():
+    """Draws CL's Fig. 4: the cosine of two gradient estimates against pairs with each estimator, of one run of PPO."""
+    figure, axes = new_figure(2, 3, 4.2, sharex=True, sharey="row")
+    for row, place in zip(axes, TWO):
+        for axis, x in zip(row, measured(f"critic/baselines_{place.lower()}")):
+            for k, name in enumerate((TRUE, NETWORK, NONE)):
+                points, colour = x["variance"][name], ("#009e73", "#000000", "#d55e00")[k]
+                style = dict(color=colour, ls=LINES[k], marker="osD"[k], ms=3.5, lw=1.2, label=ESTIMATORS[name])
+                axis.plot(x["pairs"], [y["mean"] for y in points], **style)
+                axis.fill_between(x["pairs"], *zip(*[y["interval"] for y in points]), color=colour, alpha=0.2, lw=0)
+            axis.set_title(f"{place}-v5, iteration {x['iteration']}", fontsize=10)
+            axis.set(xscale="log")
+            axis.set_xticks(x["pairs"], [f"{y:,}" for y in x["pairs"]])
+            axis.minorticks_off()
+        row[0].set_ylabel("cosine of two estimates", fontsize=9)
+    figure.supxlabel("state-action pairs of an estimate; 95 % intervals", fontsize=9)
+    return figure
+
+
 def distance():
     """Draws the error by the distance to the next cut, of each agent and seed."""
     figure, [[axis]] = new_figure(1, 1, 3.2)
@@ -226,4 +274,5 @@ def baselines():
     return forest(panels, "2,048 pairs divided by the noise scale: the more, the less noise", [0, 0])
 
 
-PICTURES = dict(distance=distance, baselines=baselines)
+PICTURES = {f"errors_{x.lower()}": partial(errors, x) for x in PLACES}
+PICTURES |= dict(cosines_of_baselines=cosines, distance=distance, baselines=baselines)

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 from claims import Cells, Look, counted, n, tally
-from estimates import OfSeed, by_seed, measured, plain, show, span, two_digits
+from estimates import OfSeed, agent, by_seed, measured, plain, show, span, two_digits
+from matplotlib.axes import Axes
 from matplotlib.ticker import NullLocator
 from pictures import LINES, STYLES, new_figure
 
@@ -136,6 +137,40 @@ def table_of_samples() -> Iterable[list[str]]:
 
 # Pictures ------------------------------------------------------------------------------------------------------------
 
+KINDS = dict(
+    variance="cosine of two estimates\nwith one another", convergence="cosine of an estimate\nwith the “true” gradient"
+)
+
+
+def draw_cosines(axis: Axes, iteration: int, kind: str) -> None:
+    """Draws the cosines of gradient estimates against the pairs of an estimate: with one another, as CL's Fig. 1, or
+    with the “true” gradient, as its Fig. 2."""
+    for k, name in enumerate(AGENTS):
+        [row] = [x for x in first[name] if x["iteration"] == iteration]
+        points, colour = row[kind]["value network"], STYLES[name][0]
+        style = dict(color=colour, marker=STYLES[name][1], ls=LINES[k], ms=3.5, lw=1.2, label=name)
+        axis.plot(row["pairs"], [x["mean"] for x in points], **style)
+        axis.fill_between(row["pairs"], *zip(*[x["interval"] for x in points]), color=colour, alpha=0.2, lw=0)
+    axis.axvline(BATCH, color="black", lw=0.8, ls=":")
+    axis.axhline(0, color="0.6", lw=0.8)
+    axis.set(xscale="log", ylim=(-0.2, 1))
+    axis.set_xticks([100, 1000, 10_000], ["100", "1,000", "10,000"])
+    axis.minorticks_off()
+
+
+def drawn_cosines():
+    """Draws CL's Fig. 1 and 2 with Walker2d's first seed."""
+    figure, axes = new_figure(2, 4, 4.4, sharex=True, sharey="row")
+    for row, (kind, text) in zip(axes, KINDS.items()):
+        for axis, iteration in zip(row, FOUR_CHECKPOINTS):
+            draw_cosines(axis, iteration, kind)
+        row[0].set_ylabel(text, fontsize=9)
+    for axis, iteration in zip(axes[0], FOUR_CHECKPOINTS):
+        axis.set_title(f"iteration {iteration}", fontsize=10)
+    axes[0, 0].plot([], [], ":", color="black", lw=0.8, label="a training batch")
+    figure.supxlabel("state-action pairs of an estimate; Walker2d-v5, seed 1, 95 % intervals", fontsize=9)
+    return figure
+
 
 def drawn_noise(place: str):
     """Draws the training batch divided by the noise scale B, through training: seed 1 with intervals, the other seeds
@@ -167,4 +202,23 @@ def drawn_noise(place: str):
     return figure
 
 
-PICTURES = {f"noise_{x.lower()}": partial(drawn_noise, x) for x in ("Hopper", "Walker2d")}
+def drawn_steps():
+    """Draws TPG's Fig. 13: the cosine of two update steps and the KL between the policies after them."""
+    figure, [axes] = new_figure(1, 2, 2.8)
+    steps = {}
+    for x in measured("gradients/steps"):
+        steps.setdefault(agent(x), []).append(x)
+    for axis, quantity in zip(axes, ("cosine", "kl")):
+        for k, (name, rows) in enumerate(steps.items()):
+            colour, at = STYLES[name][0], [x["iteration"] for x in rows]
+            style = dict(color=colour, marker=STYLES[name][1], ls=LINES[k], ms=3.5, lw=1.2, label=name)
+            axis.plot(at, [x[quantity]["mean"] for x in rows], **style)
+            axis.fill_between(at, *zip(*[x[quantity]["interval"] for x in rows]), color=colour, alpha=0.2, lw=0)
+    axes[0].set_ylabel("cosine of two update steps", fontsize=9)
+    axes[1].set_ylabel("KL of the two policies (nats)", fontsize=9)
+    figure.supxlabel("iteration; Walker2d-v5, seed 1, pairs of 30 steps, 95 % intervals", fontsize=9)
+    return figure
+
+
+PICTURES = dict(cosines=drawn_cosines, steps=drawn_steps)
+PICTURES |= {f"noise_{x.lower()}": partial(drawn_noise, x) for x in ("Hopper", "Walker2d")}

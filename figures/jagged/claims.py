@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
-from claims import HOLDS, UNCLEAR, Cell, Cells
+from claims import HOLDS, UNCLEAR, Cell, Cells, room
 from estimates import Estimate, bootstrap, in_percent, measured, plain, span
 from matplotlib.figure import Figure
 from pictures import forest, new_figure
@@ -205,4 +205,16 @@ def drawn_landscape() -> Figure:
     return figure
 
 
-PICTURES = dict(jaggedness=drawn, landscape=drawn_landscape)
+def concentration():
+    """Draws CL's Fig. 5 with one run of `ppo.py`: the surface of the reward from more and more pairs a point."""
+    landscapes, rows = room("landscapes"), measured("jagged/concentration")
+    surfaces = landscapes.landscape.concentrations(rows)
+    look = dict(subplot_kw=dict(projection="3d", computed_zorder=False))
+    figure, [axes] = new_figure(1, len(surfaces), 3.2, **look)
+    for axis, surface in zip(axes, surfaces):
+        landscapes.draw_small(axis, surface, surfaces)
+        axis.set_title(surface.title, fontsize=9, y=0.98)
+    return figure
+
+
+PICTURES = dict(concentration=concentration, jaggedness=drawn, landscape=drawn_landscape)

@@ -1,6 +1,9 @@
 """Whether the surrogate knows the reward (CL's sec. 2.3; BLOG)."""
 
+import sys
 from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,6 +11,10 @@ from claims import NOT, UNCLEAR, Cells, Look, agreed, counted, n, of_sign, room,
 from estimates import PLACES, Estimate, OfSeed, agent, by_seed, measured, plain, span
 from pictures import STYLES, new_figure
 from planned import by_run
+
+sys.path.append(str(Path(__file__).parents[2] / "diagnostics"))
+
+import landscape
 
 FEW, MANY, FAR = 2000, 50_000, 3.0  # pairs that a step is computed from; the last of the steps along its direction
 AGENTS, TWO = ("PPO", "PPO-M", "TRPO"), ("Walker2d", "Hopper")
@@ -200,4 +207,49 @@ def change():
     return figure
 
 
+# The papers' surfaces ------------------------------------------------------------------------------------------------
+
+SEED_1 = 0  # the first seed has iterations 0 and 300
+
+
+def surfaces_of(place: str, name: str, iteration: int) -> list[landscape.Surface]:
+    """Returns the surfaces of surrogate and mean return around a checkpoint of seed 1, with the step from few and from
+    many pairs."""
+    found = []
+    for pairs in (FEW, MANY):
+        points = landscapes(place, iteration)[SEED_1][name, pairs]
+        norm = points[1.0, 0.0]["step_norm"]
+        for quantity, title in dict(surrogate="surrogate", mean="mean return").items():
+            heights = {place: x[quantity] for place, x in points.items()}
+            found.append(landscape.Surface(f"{title}, step from {pairs:,}", "", norm, heights))
+    return found
+
+
+def surfaces(rows: list[tuple[str, str, int]]):
+    """Draws a row of surfaces for each place, agent and iteration (CL's Fig. 6, 7 and 13 to 18, TPG's 7, 8 and 17 to
+    25). Those of one quantity in a row have one scale."""
+    look = dict(subplot_kw=dict(projection="3d", computed_zorder=False))
+    figure, axes = new_figure(len(rows), 4, 0.3 + 2.25 * len(rows), **look)
+    for panels, (place, name, iteration) in zip(axes, rows):
+        of_row = surfaces_of(place, name, iteration)
+        for k, (axis, surface) in enumerate(zip(panels, of_row)):
+            draw_small(axis, surface, of_row[k % 2 :: 2])
+            axis.set_title(f"{name}, iteration {iteration}\n{surface.title}", fontsize=8, y=0.98)
+    return figure
+
+
+def draw_small(axis: Any, surface: landscape.Surface, of_one_scale: list[landscape.Surface]) -> None:
+    """Draws a surface on a quarter of a page's width."""
+    heights = [z for other in of_one_scale for z in other.heights.values()]
+    landscape.draw_surface(axis, surface, min(heights), max(heights))
+    axis.set_xlabel(f"step (norm {surface.norm:.2g})", fontsize=7, labelpad=-8)
+    axis.set_ylabel("random (norm 2)", fontsize=7, labelpad=-8)
+    axis.set(xticks=range(4), yticks=range(4), zlabel="")
+    axis.tick_params(labelsize=6, pad=-3)
+
+
 PICTURES = dict(change=change)
+for place, name in ((x, y) for x in TWO for y in AGENTS):
+    picture = f"surfaces_{place}_{name}".lower().replace("-", "_")
+    PICTURES[picture] = partial(surfaces, [(place, name, 0), (place, name, 300)])
+PICTURES["surfaces_humanoid"] = partial(surfaces, [("Humanoid", name, 300) for name in AGENTS])

@@ -195,6 +195,23 @@ def judge_all() -> dict[str, Cells]:
 # Pictures ------------------------------------------------------------------------------------------------------------
 
 
+def histograms():
+    """Draws IM's Fig. 1: histograms of the final rewards at each setting's best rate, with each of the four on and off
+    (rewards.py --best-of draws it from runs)."""
+    figure, [axes] = new_figure(1, 4, 2.5, sharex=True, sharey=True)
+    finals = {i: at_best(rewards)[0] for i, (_, rewards) in enumerate(grid())}
+    edges = np.histogram_bin_edges(np.concatenate([*finals.values()]), 15)
+    for axis, name in zip(axes, ABLATED):
+        for value, label, colour in ((True, "on", "#0072b2"), (False, "off", "#e69f00")):
+            rewards = np.concatenate([finals[i] for i, (on, _) in enumerate(grid()) if on[name] is value])
+            axis.hist(rewards, edges, label=label, color=colour, alpha=0.6, edgecolor="black", lw=0.6)
+            axis.plot(rewards.mean(), -0.25, "^", color=colour, ms=5, clip_on=False)
+        axis.set_title(name.replace("_", " "), fontsize=10)
+    axes[0].set_ylabel("runs", fontsize=9)
+    figure.supxlabel("final reward on Walker2d-v5, 32 runs; triangles are means", fontsize=9)
+    return figure
+
+
 def drawn_grid():
     """Draws the grid: the reward against the learning rate, a line for each state of scaling and value clipping, and a
     dot for each run."""
@@ -236,4 +253,4 @@ def scaling():
     return forest({"": rows}, "final reward on -v4: dots are runs, lines 95 % intervals of the means", dots=True)
 
 
-PICTURES = dict(grid=drawn_grid, paired=paired, scaling=scaling)
+PICTURES = dict(histograms=histograms, grid=drawn_grid, paired=paired, scaling=scaling)

@@ -1,12 +1,18 @@
 """What the reward is due to: the step or the optimizations (IM's Tables 1, 2 and 3)."""
 
+import sys
 from collections.abc import Iterable
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 from claims import Cell, Cells, differs, of_none, of_sign, turns
-from estimates import PLACES, Estimate, Runs, bootstrap, factorial, measured
+from estimates import PLACES, Estimate, Runs, bootstrap, factorial, measured, plain
 from pictures import forest
+
+sys.path.append(str(Path(__file__).parents[2] / "diagnostics"))
+
+import rewards
 
 FOUR = "PPO", "PPO-M", "TRPO", "TRPO+"
 PAPER = {  # IM's Tables 2 and 3: mean and 95 % interval
@@ -223,6 +229,18 @@ def levels() -> Iterable[list[str]]:
     for name, numbers in PAPER.items():
         ours = [str(runs(place, name)) for place in PLACES]
         yield [name, *(x for our, (y, *ends) in zip(ours, numbers) for x in (our, f"{y} {ends}"))]
+
+
+def table_of_improvements() -> Iterable[list[str]]:
+    """Yields the last rows of IM's Table 2, AAI and ACLI, ours as diagnostics/rewards.py computes them."""
+    settings = {}
+    for place in PLACES:
+        finals = runs.of(place)
+        settings |= {(f"{place}-v4", name): [dict(final=x) for x in finals[name]] for name in FOUR}
+    yield ["", "AAI", "the paper", "ACLI", "the paper", "either, if nothing differed"]
+    printed = dict(zip(PLACES, ((242, 557), (99, 421), (224, 444))))
+    for x, (aai, acli) in zip(rewards.improvements(settings), printed.values(), strict=True):
+        yield [x["env_id"], plain(x["aai"]), str(aai), plain(x["acli"]), str(acli), plain(x["by_chance"])]
 
 
 # Pictures ------------------------------------------------------------------------------------------------------------

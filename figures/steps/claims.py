@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from claims import Cells, Look, answered, n, of_sign, tally
 from estimates import PLACES, Estimate, agent, bootstrap, by_seed, in_percent, measured, show, span
+from matplotlib.axes import Axes
 from pictures import LINES, STYLES, forest, label_log_axis, new_figure
 from scipy import stats
 
@@ -246,6 +247,41 @@ def judge_all() -> dict[str, Cells]:
 # Pictures ------------------------------------------------------------------------------------------------------------
 
 
+QUANTITIES = dict(mean_reward="mean return", max_ratio="largest ratio", mean_kl="mean KL (nats)")
+QUANTITIES |= dict(max_kl="largest KL (nats)")
+
+
+def draw_over_training(axis: Axes, place: str, part: str, quantity: str) -> None:
+    """Draws a quantity of the steps over training, on the batch that a step was made from ("train") or held out, a line
+    for each run (IM's Fig. 2 to 4)."""
+    for i, of in enumerate(by_seed(f"steps/{place.lower()}")):
+        for k, name in enumerate(AGENTS):
+            known = [x for x in of[name] if x[part][quantity] is not None]  # a batch may end no episode
+            style = dict(color=STYLES[name][0], ls=LINES[k], lw=1.1, label=None if i else name)
+            axis.plot([x["iteration"] for x in known], [x[part][quantity] for x in known], **style)
+    allowed = dict(max_ratio=1.2, mean_kl=BOUNDS[place])
+    if quantity in allowed:
+        axis.axhline(allowed[quantity], color="black", lw=0.8, ls=":")
+    if quantity != "mean_reward":
+        axis.set_yscale("log")
+        label_log_axis(axis)
+
+
+def trust_region(place: str):
+    """Draws IM's Fig. 2 or 3 above and Fig. 4 below."""
+    figure, axes = new_figure(2, 4, 4.4, sharex=True, sharey="col")
+    for row, (part, text) in zip(axes, dict(train="training batch", heldout="held out").items()):
+        for axis, quantity in zip(row, QUANTITIES):
+            draw_over_training(axis, place, part, quantity)
+        row[0].set_ylabel(text, fontsize=10)
+    for axis, title in zip(axes[0], QUANTITIES.values()):
+        axis.set_title(title, fontsize=10)
+    axes[0, 1].plot([], [], ":", color="black", lw=0.8, label="allowed: 1 + eps, TRPO's mean KL")
+    many = len(seeds(place)) > 1
+    figure.supxlabel(f"iteration; {place}-v5, {len(seeds(place))} seed{'s' * many} of each", fontsize=9)
+    return figure
+
+
 def heldout():
     """Draws the mean KL on held-out states as a share of TRPO's bound, and the largest ratio, each seed a line."""
     figure, axes = new_figure(2, 3, 4.6, sharex=True, sharey="row")
@@ -280,4 +316,5 @@ def drawn_updates():
     return forest({"": rows}, xlabel, [MARGIN], True)
 
 
-PICTURES = dict(heldout=heldout, updates=drawn_updates)
+PICTURES = {f"trust_region_{x.lower()}": functools.partial(trust_region, x) for x in ("Humanoid", *UPDATED)}
+PICTURES |= dict(heldout=heldout, updates=drawn_updates)

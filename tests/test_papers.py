@@ -1,0 +1,128 @@
+"""figures/papers.md, the index of the papers' figures: nothing is missing, its commands are accepted, its links lead
+somewhere. And the scripts that made published numbers make them again, or small ones."""
+
+import json
+import re
+import runpy
+import shlex
+
+import numpy as np
+import papers
+import pytest
+import tyro
+from conftest import ROOT, flags_of, load
+from scipy import stats
+
+PAGE = ROOT / "figures" / "papers.md"
+TEXT = PAGE.read_text()
+COMMANDS = sorted(
+    {" ".join(x.split()) for x in re.findall(r"`((?:\./benchmark\.sh |python diagnostics/)[^`]*)`", TEXT)}
+)
+NUMBERED = dict(IM=(4, 6), CL=(20, 1), TPG=(29, 0), BLOG=(0, 0), GUIDE=(7, 3))  # figures and tables
+
+
+def test_each_numbered_figure_and_table_has_a_row():
+    rows = {}
+    for section in TEXT.split("\n## ")[1:]:
+        rows[section.partition(":")[0]] = re.findall(r"^\| ((?:Fig\.|Table) \d+) \|", section, re.MULTILINE)
+    expected = {}
+    for paper, (figures, tables) in NUMBERED.items():
+        expected[paper] = [f"Fig. {i + 1}" for i in range(figures)] + [f"Table {i + 1}" for i in range(tables)]
+    assert rows == expected
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_of_the_index_is_accepted(command, monkeypatch, tmp_path):
+    """By the parsers of the programs; nothing runs."""
+    program, *words = shlex.split(command)
+    if program == "python":
+        args = tyro.cli(load(words[0].split("/")[-1].removesuffix(".py")).Args, args=words[1:])
+        assert [x.name for x in args.runs] == ["RUN"]
+        return
+    words, _, passed_on = (x.split() for x in " ".join(words).partition(" -- "))
+    args = load("experiments").read_arguments(words)
+    for tables in ("AGENTS", "EXPERIMENTS"):
+        monkeypatch.setattr(papers, tables, dict(getattr(papers, tables)))
+    if args.file:
+        monkeypatch.chdir(tmp_path)  # where it may write
+        runpy.run_path(ROOT / args.file)
+    experiment = papers.EXPERIMENTS[args.name]
+    assert set(args.envs) <= set(experiment.envs)
+    diagnostic, *options = shlex.split(experiment.results[0])
+    assert len(tyro.cli(load(diagnostic).Args, args=[*options, *passed_on, "--", "RUN"]).runs) == 1
+
+
+def test_the_links_of_the_index_lead_somewhere():
+    links = set(re.findall(r"\]\(([^)#]+)\)", TEXT))
+    assert {x for x in links if not (PAGE.parent / x).exists()} == set()
+    pictures = {str(x.relative_to(PAGE.parent)) for x in PAGE.parent.glob("landscapes/surfaces_*.png")}
+    assert len(pictures) == 7 and pictures <= links
+
+
+# What is published can be made ---------------------------------------------------------------------------------------
+
+
+def script_of(path):
+    """The names of a script beside the results, of which the directories that it needs are known."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "figures")
+        return runpy.run_path(ROOT / "figures" / path)
+
+
+def published(path):
+    return json.loads((ROOT / "figures" / path).read_text())
+
+
+def test_updates_are_made_of_rows(tmp_path):
+    """The published ones from rows with the standard deviations that their intervals have."""
+    script, old = script_of("steps/updates.py"), published("steps/updates_hopper.json")[5]
+    agents = script["agents"]()
+    assert sorted(set(agents.values())) == ["CL-PPO", "PPO-M", "TRPO"] and len(agents) == 18
+    row = {name: old[name] for name in ("episodes", "step_pairs", "updates")} | dict(changes=[])
+    row["run"] = next(run for run, agent in agents.items() if agent == old["agent"])
+    for x in old["changes"]:
+        half = np.ptp(x["interval"]) / 2 / stats.t.ppf(0.975, old["episodes"] - 1)
+        difference = dict(mean=x["mean"], std=half * old["episodes"] ** 0.5)
+        of_update = dict(before=dict(mean=x["before"]), after=dict(mean=x["after"]), difference=difference)
+        row["changes"].append(of_update | dict(promised=x["promised"]))
+    (tmp_path / "updates.jsonl").write_text(json.dumps(row) + "\n")
+    script["main"](tmp_path / "updates.jsonl", tmp_path / "out.json")
+    [new] = json.loads((tmp_path / "out.json").read_text())
+    assert new["agent"] == old["agent"] and new["noise"] == pytest.approx(old["noise"])
+    for name in ("change", "spread", "harmful"):
+        assert new[name]["mean"] == pytest.approx(old[name]["mean"])
+        assert new[name]["interval"] == pytest.approx(old[name]["interval"], rel=1e-6)
+    assert [x["interval"] for x in new["changes"]] == [pytest.approx(x["interval"]) for x in old["changes"]]
+
+
+def test_the_noise_of_the_nine_is_joined_with_their_rewards():
+    """The published intervals from the published cosines. If a cosine is the square of what is on, so are they."""
+    script, old = script_of("nine/noise.py"), published("nine/noise.json")
+    for pair in old["paired"]:
+        for x in pair["noise"]:
+            new = script["difference"](np.array(x["on"]), np.array(x["off"]))
+            assert new["mean"] == pytest.approx(x["mean"]["mean"])
+            assert new["interval"] == pytest.approx(x["mean"]["interval"])
+    names, cosines = old["paired"][-1]["switched"], {}
+    for i, setting in enumerate(old["settings"]):
+        setting["folders"] = [f"runs/{i}-{seed}" for seed in setting["seeds"]]
+        on = sum(setting["settings"][name] for name in names)
+        cosines |= {f"{i}-{seed}": {150: np.full(3, on**2)} for seed in setting["seeds"]}
+    for pair in script["with_noise"](old, cosines)["paired"]:
+        off, switched = len(pair["others_on"]), len(pair["switched"])
+        assert [x["mean"]["mean"] for x in pair["noise"]] == [(off + switched) ** 2 - off**2]
+
+
+def test_units_and_columns_are_made_of_runs(runs, tmp_path):
+    load("ppo").main(flags_of("ppo", run_name="a"))
+    folder, out = runs / "runs" / "a", tmp_path / "out.json"
+    script_of("nine/units.py")["main"](folder, out=out)
+    [row] = json.loads(out.read_text())
+    last = load("ppo").load_checkpoint(max(folder.glob("checkpoints/iter_*.pt")))
+    assert row["std"] == pytest.approx(last["reward_stats"]["std"]) and row["iteration"] == last["iteration"]
+    script_of("algorithms/columns.py")["main"](folder, out=out)
+    [columns] = json.loads(out.read_text()).values()
+    lines = (folder / "progress.csv").read_text().splitlines()
+    kls = [float(line.split(",")[lines[0].split(",").index("mean_kl")]) for line in lines[1:]]
+    assert columns["mean_kl"] == pytest.approx(np.percentile(kls, [5, 95]), abs=1e-6)
+    assert set(columns) >= set(published("algorithms/columns.json")["Hopper-v5"])
