@@ -248,12 +248,12 @@ MEASURES = [
     "trust_region --checkpoints 0 150 300 450",
     "steps --checkpoints 150 300 --rewards 8 --step-pairs 2048 50_000",
 ]
-SURFACES = [
-    "landscape --checkpoints 0 150 300 450 --step-pairs 2000 50_000 --reward-pairs 20_000",
-    "landscape --checkpoints 150 300 --step-pairs 2000 --reward-pairs 2000",
-    "landscape --checkpoints 150 300 --step-pairs 2000 --reward-pairs 100_000",
+SURFACES = [  # the last two with the points of the first, and so a concentration on the same plane
+    "landscape --surfaces --checkpoints 0 150 300 450 --step-pairs 2000 50_000 --reward-pairs 20_000",
+    "landscape --surfaces --checkpoints 150 300 --step-pairs 2000 --reward-pairs 2000",
+    "landscape --surfaces --checkpoints 150 300 --step-pairs 2000 --reward-pairs 100_000",
 ]
-ONE_SURFACE = ["landscape --checkpoints 300 --step-pairs 2000 50_000 --reward-pairs 20_000"]
+ONE_SURFACE = ["landscape --surfaces --checkpoints 300 --step-pairs 2000 50_000 --reward-pairs 20_000"]
 X = Experiment
 
 # What follows -- goes to an experiment's first diagnostic. CL's sample sizes are, for `gradients` and for `landscapes`
