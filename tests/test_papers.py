@@ -95,6 +95,17 @@ def test_the_small_pictures_are_of_the_rooms_numbers():
     assert cosine["variance"]["value network"][1]["mean"] in numbers[0]
 
 
+def test_a_landscape_is_made_of_rows(tmp_path):
+    """A row for each point, with its change from the checkpoint."""
+    script, path = script_of("rows.py"), tmp_path / "landscape.jsonl"
+    path.write_text((ROOT / "figures/jagged/concentration.jsonl").read_text())
+    script["main"](path, tmp_path / "out.json")
+    start, *points = json.loads((tmp_path / "out.json").read_text())
+    assert (start["step"], start["random"], start["change"]["mean"]) == (0, 0, 0) and len(points) == 6
+    changes = [x["mean"] - start["mean"] for x in points]
+    assert [x["change"]["mean"] for x in points] == pytest.approx(changes) and all(changes)
+
+
 def test_updates_are_made_of_rows(tmp_path):
     """The published ones from rows with the standard deviations that their intervals have."""
     script, old = script_of("steps/updates.py"), published("steps/updates_hopper.json")[5]
