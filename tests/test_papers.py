@@ -11,6 +11,7 @@ import papers
 import pytest
 import tyro
 from conftest import ROOT, flags_of, load
+from matplotlib.figure import Figure
 from scipy import stats
 
 PAGE = ROOT / "figures" / "papers.md"
@@ -52,6 +53,13 @@ def test_a_command_of_the_index_is_accepted(command, monkeypatch, tmp_path):
     assert len(tyro.cli(load(diagnostic).Args, args=[*options, *passed_on, "--", "RUN"]).runs) == 1
 
 
+def test_experiments_about_surfaces_measure_them():
+    """The default of landscape.py is lines."""
+    for name in ("surfaces", "surfaces-humanoid", "landscapes"):
+        calls = [x.split() for x in papers.EXPERIMENTS[name].results if x.startswith("landscape")]
+        assert calls and all("--surfaces" in x for x in calls), name
+
+
 def test_the_links_of_the_index_lead_somewhere():
     links = set(re.findall(r"\]\(([^)#]+)\)", TEXT))
     assert {x for x in links if not (PAGE.parent / x).exists()} == set()
@@ -71,6 +79,31 @@ def script_of(path):
 
 def published(path):
     return json.loads((ROOT / "figures" / path).read_text())
+
+
+def test_the_small_pictures_are_of_the_rooms_numbers():
+    four, numbers = script_of("four.py"), []
+    for name in ("gradient", "value", "landscape", "trust_region"):
+        four[name](figure := Figure())
+        numbers.append([y for axis in figure.axes for line in axis.lines for y in line.get_ydata()])
+        assert (ROOT / "figures" / "four" / f"{name}.png").stat().st_size < 150_000
+    landscape, steps = four["landscapes"].landscapes("Walker2d", 300)[0], published("steps/walker2d.json")
+    change = landscape["TRPO", 2000][3.0, 0.0]["change"]["mean"]
+    assert np.isclose(numbers[2], change).any() and steps[7]["train"]["max_ratio"] in numbers[3]
+    assert published("critic/walker2d.json")[7]["heldout_released"]["mean"] in numbers[1]
+    [cosine] = [x for x in published("gradients/walker2d.json") if x["algo"] == "trpo_plus" and x["iteration"] == 300]
+    assert cosine["variance"]["value network"][1]["mean"] in numbers[0]
+
+
+def test_a_landscape_is_made_of_rows(tmp_path):
+    """A row for each point, with its change from the checkpoint."""
+    script, path = script_of("rows.py"), tmp_path / "landscape.jsonl"
+    path.write_text((ROOT / "figures/jagged/concentration.jsonl").read_text())
+    script["main"](path, tmp_path / "out.json")
+    start, *points = json.loads((tmp_path / "out.json").read_text())
+    assert (start["step"], start["random"], start["change"]["mean"]) == (0, 0, 0) and len(points) == 6
+    changes = [x["mean"] - start["mean"] for x in points]
+    assert [x["change"]["mean"] for x in points] == pytest.approx(changes) and all(changes)
 
 
 def test_updates_are_made_of_rows(tmp_path):
