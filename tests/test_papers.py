@@ -57,7 +57,7 @@ def test_experiments_about_surfaces_measure_them():
     """The default of landscape.py is lines."""
     for name in ("surfaces", "surfaces-humanoid", "landscapes"):
         calls = [x.split() for x in papers.EXPERIMENTS[name].results if x.startswith("landscape")]
-        assert calls and all("--surfaces" in x for x in calls), name
+        assert calls and all({"--surfaces", "--concentration"} & {*x} for x in calls), name
 
 
 def test_the_links_of_the_index_lead_somewhere():
