@@ -343,12 +343,15 @@ def test_rows_of_a_diagnostic_are_read_as_they_are(tmp_path, monkeypatch):
 
 @pytest.fixture
 def no_baseline(monkeypatch, tmp_path):
-    """figures/critic/no_baseline.py, run in an empty folder with tables of its own."""
-    monkeypatch.setattr(papers, "AGENTS", dict(papers.AGENTS))
-    monkeypatch.setattr(papers, "EXPERIMENTS", dict(papers.EXPERIMENTS))
+    """figures/critic/no_baseline.py, run in an empty folder. What it adds to the tables is taken away again."""
     monkeypatch.chdir(tmp_path)
+    tables = papers.AGENTS, papers.EXPERIMENTS
+    before = [dict(table) for table in tables]
     runpy.run_path(FIGURES / "critic" / "no_baseline.py")
-    return papers
+    yield papers
+    for table, old in zip(tables, before):
+        table.clear()
+        table.update(old)
 
 
 @pytest.mark.parametrize("algo", ["ppo", "trpo_plus"])
