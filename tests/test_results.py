@@ -343,15 +343,15 @@ def test_rows_of_a_diagnostic_are_read_as_they_are(tmp_path, monkeypatch):
 
 @pytest.fixture
 def no_baseline(monkeypatch, tmp_path):
-    """figures/critic/no_baseline.py, run in an empty folder. What it adds to the tables is taken out again."""
-    tables = papers.AGENTS, papers.EXPERIMENTS  # changed in place, because experiments.py has them by these objects
-    before = [set(x) for x in tables]
+    """figures/critic/no_baseline.py, run in an empty folder. What it adds to the tables is taken away again."""
     monkeypatch.chdir(tmp_path)
+    tables = papers.AGENTS, papers.EXPERIMENTS
+    before = [dict(table) for table in tables]
     runpy.run_path(FIGURES / "critic" / "no_baseline.py")
     yield papers
-    for table, names in zip(tables, before):
-        for name in table.keys() - names:
-            del table[name]
+    for table, old in zip(tables, before):
+        table.clear()
+        table.update(old)
 
 
 @pytest.mark.parametrize("algo", ["ppo", "trpo_plus"])
