@@ -41,7 +41,7 @@ class Args:
     script: Path | None = None  # the algorithm's script; default: the one in algos/ that the run names
     out: Path | None = None  # folder of figures and rows; default: figures/ inside the first run
     format: Literal["png", "pdf", "svg"] = "png"  # format of the figures
-    jobs: int = lab.CORES  # worker processes; the numbers do not depend on it
+    jobs: int = lab.CORES  # worker processes; the numbers do not depend on it; 1 where an environment exists only once
     seed: int = 0  # of everything that is sampled here
     overwrite: bool = False  # measure again what an earlier call has measured
 
@@ -71,9 +71,26 @@ def measure(
     parameters = lab.flat_parameters(acting_policy(checkpoint, deterministic)).numpy()
     groups = [(first, min(first + lab.GROUP, episodes)) for first in range(0, episodes, lab.GROUP)]
     calls = [(checkpoint, (seed, checkpoint.iteration), *group, parameters) for group in groups]
-    returns, lengths = zip(*sum(parallel_map(lab.play, *zip(*calls)), []))
+    returns, lengths = zip(*sum(parallel_map(play, *zip(*calls)), []))
     global_step = lab.load_script(checkpoint.script).load_checkpoint(checkpoint.path)["global_step"]
     return dict(global_step=global_step, returns=list(returns), lengths=list(lengths))
+
+
+def play(checkpoint: lab.Checkpoint, *call: Any) -> list[tuple[float, int]]:
+    """Calls lab.play with no other environment open, and closes its own, since some exist only once: a simulator with a
+    port, a robot."""
+    for worker in lab.frozen_state(checkpoint)[2].workers:
+        worker.env.close()
+    make, opened = lab.OneEpisode, []
+
+    def one_episode(env: gym.Env) -> gym.Env:
+        opened.append(make(env))
+        return opened[-1]
+
+    with mock.patch.object(lab, "OneEpisode", one_episode):  # which is where lab.play puts its environment
+        episodes = lab.play(checkpoint, *call)
+    opened[0].close()
+    return episodes
 
 
 def acting_policy(checkpoint: lab.Checkpoint, deterministic: bool) -> nn.Module:
