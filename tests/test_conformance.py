@@ -14,7 +14,7 @@ import pytest
 import torch
 from conftest import ALGOS, ROOT, load, settings_of
 
-ROOM, PAGE = ROOT / "diagnostics" / "conformance", ROOT / "figures" / "conformance"
+ROOM, PAGE = ROOT / "figures" / "conformance", ROOT / "figures" / "conformance"
 sys.path += [str(ROOM), str(PAGE)]
 
 import comparison

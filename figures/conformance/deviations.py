@@ -1,4 +1,4 @@
-"""Plants deviations into an honest PPO, one at a time, asks diagnostics/conformance about each, and counts its answers.
+"""Plants deviations into an honest PPO, one at a time, asks figures/conformance about each, and counts its answers.
 
     python figures/conformance/deviations.py planted    # reads planted.json, writes deviations-planted.json
 
@@ -24,7 +24,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 ROOM = Path(__file__).parent
-sys.path.append(str(ROOM.parents[1] / "diagnostics/conformance"))
+sys.path.append(str(ROOM))
 
 import comparison  # noqa: E402
 

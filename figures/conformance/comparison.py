@@ -1,9 +1,9 @@
 """Is my PPO PPO? This compares the functions of another implementation with a family of formulas that the flags of
 algos/ppo.py span, and says which member of the family each of them is.
 
-    python diagnostics/conformance --template > my_ppo.py    # an adapter to fill in, of some 20 lines
-    python diagnostics/conformance my_ppo.py                 # which PPO is this?
-    python diagnostics/conformance stable-baselines3         # or one of those in adapters/
+    python figures/conformance --template > my_ppo.py    # an adapter to fill in, of some 20 lines
+    python figures/conformance my_ppo.py                 # which PPO is this?
+    python figures/conformance stable-baselines3         # or one of those in adapters/
 
 An adapter is a Python file with any of the functions in TEMPLATE, below. They are called with named arguments, twice,
 on frozen inputs that a seed makes, of ordinary, extreme and small size. Each answer is compared with every member of
@@ -37,7 +37,7 @@ near = lambda x, y: abs(x - y) <= TOLERANCE * (1 + abs(y))
 AGAIN = "answers differently when it is called again with the same arguments"
 ADAPTERS = Path(__file__).parent / "adapters"
 
-TEMPLATE = '''"""An adapter for diagnostics/conformance. Call your own code in it, and delete what you do not need.
+TEMPLATE = '''"""An adapter for figures/conformance. Call your own code in it, and delete what you do not need.
 
 Arrays are float64 (masks are bool) of shape [T, N], T steps of N environments, or [B], B pairs of a minibatch.
 
