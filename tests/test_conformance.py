@@ -53,14 +53,14 @@ def test_every_member_is_told_from_every_other(name):
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_every_option_is_found(name):
     """By its own numbers, with the rounding of float32."""
-    options = set()
-    for i, expected in enumerate(family.family(name)[0]):
-        rounded = {part: x[i].astype(np.float32).astype(float) for part, x in family.family(name)[1].items()}
-        assert comparison.search(name, rounded)["way"] == expected
-        options |= set(expected.items())
-        if options >= (every := {(detail, x) for detail, xs in family.DETAILS[name].items() for x in xs}):
-            return
-    raise AssertionError(every - options)
+    ways, numbers = family.family(name)
+    missing = {(detail, x) for detail, options in family.DETAILS[name].items() for x in options}
+    for i, expected in enumerate(ways):
+        if missing & set(expected.items()):
+            rounded = {part: x[i].astype(np.float32).astype(float) for part, x in numbers.items()}
+            assert comparison.search(name, rounded)["way"] == expected
+            missing -= set(expected.items())
+    assert not missing
 
 
 # Our scripts ---------------------------------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ def test_ppo_is_recognized_with_its_flags():
         assert way(ours("ppo"), name) == {}
     for flag, (name, expected) in FLAGS.items():
         assert way(ours("ppo", **{flag: False}), name) == expected, flag
-    assert way(ours("ppo", reward_scale_by="rewards"), "scale_rewards") == {"divided by": "rewards"}
+    assert way(ours("trpo_plus", reward_scale_by="rewards"), "scale_rewards") == {"divided by": "rewards"}
     for algo, surrogate in dict(ppo_noclip="unclipped", trpo_plus="unclipped", a2c="log-likelihood").items():
         assert way(ours(algo), "policy_loss") == {"surrogate": surrogate}
         assert way(ours(algo), "advantages") == {}
@@ -154,14 +154,11 @@ def test_an_answer_is_judged_by_what_the_edit_changed():
     none = dict(verdict="none", way=usual, off={}, free={})
     judge = lambda entry, **more: deviations.judge(entry, edit | more, usual, dict(errors={"a", "b"}), 9)
     assert judge(dict(verdict="variant", way=usual)) == "wrong"
-    assert judge(dict(verdict="variant", way=usual | dict(error="squared")), but=dict(error="squared")) == "exact"
     assert judge(none | dict(free=dict(clip_eps=0.2))) == "exact"
     assert judge(none | dict(free=dict(clip_eps=0.3))) == judge(none | dict(free=dict(gamma=0.2))) == "wrong"
     assert judge(none | dict(off=dict(errors=["a"]))) == "pointed"
     assert judge(none | dict(off=dict(errors=["a", "c"]))) == "misled"
     assert judge(none) == "exact" and judge(none | dict(way=usual | dict(error="squared"))) == "misled"
-    assert np.allclose(deviations.bounds(3, 40), (0.0157, 0.2039), atol=1e-4)  # Clopper and Pearson's, by their tables
-    assert deviations.bounds(0, 15)[0] == 0 and np.isclose(deviations.bounds(0, 15)[1], 1 - 0.025 ** (1 / 15))
 
 
 TOLD = """
@@ -183,18 +180,6 @@ def test_what_is_said_of_an_edit(line):
     *edit, expected = line.split(" => ")
     says = deviations.ask(dict(zip(("function", "old", "new"), edit), what=""))["says"]
     assert [x for x in says if expected in x], says
-
-
-def test_a_state_that_moves_is_not_taken_for_single_precision():
-    """Within the hundreds of calls of finite differences it settles."""
-    sums = [0.0]
-
-    def value_loss(values, old_values, targets, clip_eps):
-        sums.append(0.5 * sums[-1] + 0.5 * targets.mean())
-        return ((values - targets) ** 2).mean() + sums[-1]
-
-    with pytest.raises(comparison.Refused, match="answers differently"):
-        comparison.answers(SimpleNamespace(value_loss=value_loss), "value_loss")
 
 
 @pytest.mark.parametrize("name", family.TERMS)
@@ -243,24 +228,14 @@ def value_loss(values, old_values, targets, clip_eps):
 
 def scale_rewards(rewards, ends, gamma):
     return 2 * rewards
+
+def normalize(observations):
+    return 1 / 0
 """
 
 
-def test_a_run(runs, capsys):
-    (runs / "my_ppo.py").write_text(FILLED)
-    comparison.main(["my_ppo.py", "--out", "here"])
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "mine" and lines[1].split() == ["advantages", "as", "ppo.py"]
-    assert "value_loss     the value loss is not clipped (our --no-value-clip)" in lines[2]
-    assert "scale_rewards  none of the" in lines[3] and "everywhere 2 times the nearest member's" in lines[5]
-    entry = json.loads((runs / "here/conformance.json").read_text())["my_ppo.py"]
-    verdicts = {name: x["verdict"] for name, x in entry["functions"].items()}
-    assert verdicts == dict(advantages="as ppo.py", value_loss="variant", scale_rewards="none")
-    assert "| value_loss | clipping | **unclipped** |" in (runs / "here/conformance.md").read_text()
-
-
-def test_numpy_and_the_folder_are_enough(runs):
-    """A copy of the folder runs anywhere, and imports nothing else unless an adapter needs it."""
+def test_a_run(runs):
+    """A copy of the folder runs anywhere, imports only numpy, and a function that fails hides none of the others."""
     shutil.copytree(ROOM, runs / "copy")
     (runs / "my_ppo.py").write_text(FILLED)
     code = f"""if True:
@@ -270,8 +245,16 @@ def test_numpy_and_the_folder_are_enough(runs):
         runpy.run_path("copy", run_name="__main__")
     """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert result.stderr == "" and result.returncode == 0
-    assert sorted(x.name for x in (runs / "results/conformance").iterdir()) == ["conformance.json", "conformance.md"]
+    assert result.stderr.endswith("normalize: ZeroDivisionError: division by zero (my_ppo.py, line 18)\n")
+    lines = result.stdout.splitlines()
+    assert lines[0] == "mine" and lines[1].split() == ["advantages", "as", "ppo.py"] and result.returncode == 2
+    assert "value_loss     the value loss is not clipped (our --no-value-clip)" in lines[2]
+    assert "scale_rewards  none of the" in lines[3] and "everywhere 2 times the nearest member's" in lines[5]
+    entry = json.loads((runs / "results/conformance/conformance.json").read_text())["my_ppo.py"]
+    verdicts = {name: x["verdict"] for name, x in entry["functions"].items()}
+    assert verdicts == dict(advantages="as ppo.py", value_loss="variant", scale_rewards="none")
+    table = (runs / "results/conformance/conformance.md").read_text()
+    assert "| value_loss | clipping | **unclipped** |" in table and "| **nothing** (nearest) |" in table
 
 
 def refused(words, capsys):
@@ -290,6 +273,7 @@ BAD = {
     "def normalise(observations): return observations": "defines none of advantages, policy_loss, value_loss",
     "import nowhere": "bad.py: ModuleNotFoundError: No module named 'nowhere' (bad.py, line 1)",
     f"import numpy\n{VALUE_LOSS} float(numpy.float32((values**2).mean()))": "(jax_enable_x64 in JAX",
+    f"import itertools\nn = itertools.count()\n{VALUE_LOSS} (values**2).mean() + 0.5 ** next(n)": comparison.AGAIN,
     f"TENSORS = True\n{VALUE_LOSS} 1.0": "value_loss: must return a tensor",
     "def advantages(rewards, **_): return rewards": "advantages: must return 2 arrays, advantages and targets",
     "def update(policy, **_): policy.mean.weight.data += float('inf')": "update: policy: 6 of 10 numbers are not",
@@ -311,18 +295,3 @@ def test_every_bad_function_has_a_line(runs, capsys):
     assert [line.split(": ")[2].split()[0] for line in lines[:-2]] == FUNCTIONS
     assert all("no such adapter" in line for line in lines[-2:]) and "cleanrl" in lines[-1]
     assert [line for line in refused([], capsys) if "give one or more adapters" in line]
-    (runs / "nothing").mkdir()
-    (runs / "nothing/conformance.json").write_text("[1]")
-    [line] = refused([str(ROOM / "adapters/cleanrl.py")], capsys)
-    assert "conformance.json is not this program's" in line
-
-
-def test_a_bad_function_hides_no_good_one_and_no_adapter_another(runs, capsys):
-    for folder in ("one", "other"):
-        (runs / folder).mkdir()
-        (runs / folder / "my_ppo.py").write_text(FILLED.replace("2 * rewards", "1 / 0").replace("mine", folder))
-    with pytest.raises(SystemExit):
-        comparison.main(["one/my_ppo.py", "./other/my_ppo.py", "--out", "here"])
-    captured = capsys.readouterr()
-    assert captured.out.count("as ppo.py") == 2 and captured.err.count("ZeroDivisionError") == 2
-    assert [*json.loads((runs / "here/conformance.json").read_text())] == ["one/my_ppo.py", "other/my_ppo.py"]

@@ -308,7 +308,7 @@ def fitted(numbers: Callable[[float], np.ndarray], wanted: np.ndarray, x: float)
         x *= math.exp(step)
         if abs(step) < 1e-9:
             break
-    rounded = [float(f"{x:.{digits}g}") for digits in range(1, 7)]
+    rounded = [float(f"{x:.{digits}g}") for digits in range(1, 5)]  # as somebody writes it
     return next((y for y in rounded if near(wanted, numbers(y), 10).all()), None)
 
 

@@ -1,8 +1,8 @@
 """Asks the program beside it about deviations that the family does not have and about right implementations in other
 styles, and counts its answers.
 
-    python figures/conformance/deviations.py             # those of written.toml
-    python figures/conformance/deviations.py --earlier   # the four lists of earlier rounds
+    python figures/conformance/deviations.py                              # those of written.toml
+    python figures/conformance/deviations.py planted fresh later last    # the lists of earlier rounds
 
 A deviation is an edit of the honest PPO in written.toml: in `function`, `old` becomes `new`. Nobody reads the answers;
 they are judged so.
@@ -18,10 +18,10 @@ they are judged so.
   is not. Of a right implementation everything is wrong but the member that it is.
 """
 
-import argparse
 import functools
 import json
 import math
+import sys
 import tomllib
 from collections import Counter
 from pathlib import Path
@@ -32,7 +32,6 @@ import family
 from scipy.stats import binomtest
 
 ROOM = Path(__file__).parent
-EARLIER = "planted", "fresh", "later", "last"
 WRITTEN = tomllib.loads((ROOM / "written.toml").read_text())
 HONEST = WRITTEN["honest"]
 
@@ -100,11 +99,8 @@ def ask_right(right: dict) -> dict[str, str | list[str]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--earlier", action="store_true", help="ask about the lists of earlier rounds")
-    if parser.parse_args().earlier:
-        lists = {name: [ask(x) for x in json.loads((ROOM / f"{name}.json").read_text())] for name in EARLIER}
-    else:
+    lists = {name: [*map(ask, json.loads((ROOM / f"{name}.json").read_text()))] for name in sys.argv[1:]}
+    if not lists:
         lists = dict(deviations=[*map(ask, WRITTEN["deviation"])], right=[*map(ask_right, WRITTEN["right"])])
     for name, table in lists.items():
         for row in table:

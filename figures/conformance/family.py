@@ -382,9 +382,9 @@ def frozen_inputs() -> dict[str, list[dict[str, Any]]]:
 
         # Both signs are at every edge, but not as often, so that now the one mean is the smaller and now the other.
         signs = np.tile(np.repeat([1, -1], 8), B // 16)
-        signs[(edges > 1) & (np.arange(B) < B // 2)] = 1 if scale == 1 else -1
+        more = np.where((edges > 1) & (np.arange(B) < B // 2), 1 if scale == 1 else -1, signs)
         moved = scale * clip_eps * edges * rng.uniform(0.9, 1.1, B)
-        ratios, A = 1 + moved, scale * (0.4 + signs * rng.uniform(1, 3, B))
+        ratios, A = 1 + moved, scale * (0.4 + more * rng.uniform(1, 3, B))
         errors, entropies = moved - scale * signs * rng.uniform(0.1, 2.4, B), rng.normal(1, 0.5, (B, 3))
         old_log_probs, old_values = rng.normal(-1, 0.5, B), rng.normal(1, 2, B)
         if extreme:  # the clip takes the gradient from some large advantages, and the clipped value loss is the larger
