@@ -131,7 +131,7 @@ def test_ppo_is_recognized_with_its_flags():
         assert way(ours("ppo"), name) == {}
     for flag, (name, expected) in FLAGS.items():
         assert way(ours("ppo", **{flag: False}), name) == expected, flag
-    assert way(ours("trpo_plus", reward_scale_by="rewards"), "scale_rewards") == {"divided by": "rewards"}
+    assert way(ours("ppo_noclip", reward_scale_by="rewards"), "scale_rewards") == {"divided by": "rewards"}
     for algo, surrogate in dict(ppo_noclip="unclipped", trpo_plus="unclipped", a2c="log-likelihood").items():
         assert way(ours(algo), "policy_loss") == {"surrogate": surrogate}
         assert way(ours(algo), "advantages") == {}

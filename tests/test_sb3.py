@@ -146,6 +146,18 @@ def test_folder_of_the_zoo(trained, tmp_path, capsys):
     assert lab.read_config(tmp_path / "run")["args"]["env_id"] == "Hopper-v5"  # which the monitor says
 
 
+def test_an_environment_made_of_another_is_recorded_once():
+    """The inner one's observations may be dictionaries."""
+    recorded = load("recorded")
+    with recorded.recorded():
+        env = gym.make("environments:Timed-v0")
+    found = []
+    while isinstance(env, gym.Wrapper):
+        found.append(isinstance(env, recorded.Recorder))
+        env = env.env
+    assert found[0] and sum(found) == 1
+
+
 # Agents that must not become another agent, one for each way in which that has happened ------------------------------
 
 
