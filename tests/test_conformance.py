@@ -25,29 +25,18 @@ FUNCTIONS = list(family.DETAILS)
 USUAL = {name: next(family.members(name)) for name in FUNCTIONS}
 
 
-def found(adapter, name):
-    return comparison.search(name, comparison.answers(adapter, name))
-
-
 def way(adapter, name):
     """What the function does otherwise than ppo.py, by detail; it must be in the family."""
-    entry = found(adapter, name)
+    entry = comparison.search(name, comparison.answers(adapter, name))
     assert entry["verdict"] != "none", entry["says"]
     return {x: way for x, way in entry["way"].items() if way not in (USUAL[name][x], "not seen")}
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_every_member_is_told_from_every_other(name):
-    """And those that are not are so alike that neither can be missed."""
-    ways, numbers = family.family(name)
-    numbers = np.concatenate(list(numbers.values()), axis=1)
+    numbers = np.concatenate(list(family.family(name)[1].values()), axis=1)
     distances = [(abs(x - numbers) / (1 + abs(numbers))).max(axis=1) for x in numbers]
     assert len(numbers) >= 18 and min(np.sort(x)[1] for x in distances) > 100 * comparison.TOLERANCE
-    for way in itertools.islice(family.members(name), 0, None, 7):
-        x = np.concatenate(list(family.numbers_of(name, way).values()))
-        nearest = np.argmin(abs(x - numbers).max(axis=1))
-        assert (abs(x - numbers[nearest]) / (1 + abs(x))).max() < comparison.TOLERANCE / 2
-        assert all(ways[nearest][detail] in (option, "not seen") for detail, option in way.items())
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -185,9 +174,10 @@ def test_what_is_said_of_an_edit(line):
 @pytest.mark.parametrize("name", family.TERMS)
 def test_a_loss_of_arrays_is_differentiated_as_one_of_tensors(name):
     """And no kink of a member is so near to a frozen number that its finite differences are off."""
-    for way in itertools.islice(family.members(name), 0, None, 2):
-        formula = lambda way=way, **x: getattr(family, name)(x, way)
-        assert found(SimpleNamespace(**{name: formula}), name)["way"] == way
+    for expected in itertools.islice(family.members(name), 1, None, 7):
+        formula = lambda expected=expected, **x: getattr(family, name)(x, expected)
+        odd = {detail: x for detail, x in expected.items() if x != USUAL[name][detail]}
+        assert way(SimpleNamespace(**{name: formula}), name) == odd
 
 
 # Libraries -----------------------------------------------------------------------------------------------------------
@@ -217,12 +207,6 @@ FILLED = """
 import numpy as np
 TITLE = "mine"
 
-def advantages(rewards, values, next_values, terminations, truncations, gamma, gae_lambda):
-    A, ends = rewards + gamma * next_values * ~terminations - values, terminations | truncations
-    for t in range(len(A) - 2, -1, -1):
-        A[t] += gamma * gae_lambda * ~ends[t] * A[t + 1]
-    return A, A + values
-
 def value_loss(values, old_values, targets, clip_eps):
     return ((values - targets) ** 2).mean()
 
@@ -245,14 +229,14 @@ def test_a_run(runs):
         runpy.run_path("copy", run_name="__main__")
     """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert result.stderr.endswith("normalize: ZeroDivisionError: division by zero (my_ppo.py, line 18)\n")
+    assert result.stderr.endswith("normalize: ZeroDivisionError: division by zero (my_ppo.py, line 12)\n")
     lines = result.stdout.splitlines()
-    assert lines[0] == "mine" and lines[1].split() == ["advantages", "as", "ppo.py"] and result.returncode == 2
-    assert "value_loss     the value loss is not clipped (our --no-value-clip)" in lines[2]
-    assert "scale_rewards  none of the" in lines[3] and "everywhere 2 times the nearest member's" in lines[5]
+    assert lines[0] == "mine" and result.returncode == 2
+    assert "value_loss     the value loss is not clipped (our --no-value-clip)" in lines[1]
+    assert "scale_rewards  none of the" in lines[2] and "everywhere 2 times the nearest member's" in lines[4]
     entry = json.loads((runs / "results/conformance/conformance.json").read_text())["my_ppo.py"]
     verdicts = {name: x["verdict"] for name, x in entry["functions"].items()}
-    assert verdicts == dict(advantages="as ppo.py", value_loss="variant", scale_rewards="none")
+    assert verdicts == dict(value_loss="variant", scale_rewards="none")
     table = (runs / "results/conformance/conformance.md").read_text()
     assert "| value_loss | clipping | **unclipped** |" in table and "| **nothing** (nearest) |" in table
 
@@ -267,10 +251,8 @@ def refused(words, capsys):
 VALUE_LOSS = "def value_loss(values, old_values, targets, clip_eps): return"
 BAD = {
     "def normalize(observations): return observations[0]": "normalize: observations has shape (3, 3), not (160, 3, 3)",
-    "def normalize(observations): return observations + float('nan')": "normalize: observations: 1440 of 1440 numbers",
     "def normalize(observations): return 1 / 0": "normalize: ZeroDivisionError: division by zero (bad.py, line 1)",
     f"import torch\n{VALUE_LOSS} torch.square(values).mean()": "value_loss (with arrays, since TENSORS is False): Type",
-    "def normalise(observations): return observations": "defines none of advantages, policy_loss, value_loss",
     "import nowhere": "bad.py: ModuleNotFoundError: No module named 'nowhere' (bad.py, line 1)",
     f"import numpy\n{VALUE_LOSS} float(numpy.float32((values**2).mean()))": "(jax_enable_x64 in JAX",
     f"import itertools\nn = itertools.count()\n{VALUE_LOSS} (values**2).mean() + 0.5 ** next(n)": comparison.AGAIN,
