@@ -152,7 +152,7 @@ def test_an_answer_is_judged_by_what_the_edit_changed():
 
 TOLD = """
 policy_loss => return -surrogate => return surrogate => surrogate: everywhere -1 times the nearest member's
-policy_loss => 1 + clip_eps => 1 + 1.4 * clip_eps => (ratio 1.3
+policy_loss => 1 + clip_eps => 1 + 1.4 * clip_eps =>     its slope by log_probs[39] (ratio 1.32
 policy_loss => 1 - clip_eps, 1 + clip_eps => 0.85, 1.15 => if clip_eps is 0.15, not 0.3 as asked: as ppo.py
 policy_loss => log_ratios.exp() => log_ratios.exp().clamp(max=40) => nearest, with 99% of its numbers: as ppo.py
 value_loss => return 0.5 * => return torch.rand(()) * => answers differently when it is called again
