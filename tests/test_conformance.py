@@ -134,7 +134,7 @@ WRITTEN = tomllib.loads((ROOM / "written.toml").read_text())
 
 @pytest.mark.parametrize("right", WRITTEN["right"][2::4], ids=lambda x: x["what"])
 def test_another_style_is_no_other_ppo(right):
-    row = deviations.ask_right(right)
+    row = deviations.ask(right)
     assert row["verdict"] == "right", row["says"]
 
 

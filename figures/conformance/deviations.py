@@ -29,6 +29,7 @@ from types import SimpleNamespace
 
 import comparison
 import family
+import numpy as np
 from scipy.stats import binomtest
 
 ROOM = Path(__file__).parent
@@ -66,42 +67,37 @@ def judge(entry: dict, deviation: dict, usual: dict[str, str], changed: dict[str
     return "pointed" if changed.keys() - named or 2 * sum(map(len, named.values())) < size else "none"
 
 
-def ask(deviation: dict) -> dict[str, str | list[str]]:
-    """Returns what is said about a deviation, what that is worth."""
-    function, old = deviation["function"], deviation["old"]
-    start = HONEST.index(f"\ndef {function}(")
-    at = HONEST.index(old, start if old in HONEST[start:] else 0)  # in the function, or in what it uses
-    row = dict(function=function, what=deviation["what"])
+def ask(listed: dict) -> dict[str, str | list[str]]:
+    """Returns what is said about a deviation or a right implementation, and what that is worth."""
+    function, right = listed["function"], "code" in listed
+    if right:
+        source = "import numpy as np, torch\nTENSORS = True\n" + listed["code"]
+    else:
+        start, old = HONEST.index(f"\ndef {function}("), listed["old"]
+        at = HONEST.index(old, start if old in HONEST[start:] else 0)  # in the function, or in what it uses
+        source = HONEST[:at] + listed["new"] + HONEST[at + len(old) :]
+    row = dict(function=function, what=listed["what"])
     try:
-        found = comparison.answers(adapter_of(HONEST[:at] + deviation["new"] + HONEST[at + len(old) :]), function)
+        found = comparison.answers(adapter_of(source), function)
     except comparison.Refused as error:
-        return row | dict(verdict="exact", says=[str(error)])
+        return row | dict(verdict="wrong" if right else "exact", says=[str(error)])
+    entry = comparison.search(function, found)
+    if right:
+        told = entry["verdict"] != "none" and same(entry["way"], next(family.members(function)) | listed["ways"])
+        return row | dict(verdict="right" if told else "wrong", says=entry["says"])
     changed = {}
     for part, x in found.items():
-        moved = (~comparison.near(x, honest(function)[part])).nonzero()[0]
+        moved = np.flatnonzero(~comparison.near(x, honest(function)[part]))
         changed[part] = {comparison.rows_of(function)[part][i] for i in moved}
-    usual, entry = comparison.search(function, honest(function))["way"], comparison.search(function, found)
-    verdict = judge(entry, deviation, usual, changed, sum(x.size for x in found.values()))
+    usual = comparison.search(function, honest(function))["way"]
+    verdict = judge(entry, listed, usual, changed, sum(x.size for x in found.values()))
     return row | dict(verdict=verdict, says=entry["says"])
-
-
-def ask_right(right: dict) -> dict[str, str | list[str]]:
-    """Returns what is said about a right implementation, and whether it is right."""
-    function, code = right["function"], "import numpy as np, torch\nTENSORS = True\n" + right["code"]
-    row = dict(function=function, what=right["what"])
-    try:
-        entry = comparison.search(function, comparison.answers(adapter_of(code), function))
-    except comparison.Refused as error:
-        return row | dict(verdict="wrong", says=[str(error)])
-    expected = next(family.members(function)) | right["ways"]
-    told = entry["verdict"] != "none" and same(entry["way"], expected)
-    return row | dict(verdict="right" if told else "wrong", says=entry["says"])
 
 
 def main() -> None:
     lists = {name: [*map(ask, json.loads((ROOM / f"{name}.json").read_text()))] for name in sys.argv[1:]}
     if not lists:
-        lists = dict(deviations=[*map(ask, WRITTEN["deviation"])], right=[*map(ask_right, WRITTEN["right"])])
+        lists = dict(deviations=[*map(ask, WRITTEN["deviation"])], right=[*map(ask, WRITTEN["right"])])
     for name, table in lists.items():
         for row in table:
             print(f"{name}: {row['function']}, {row['what']}: {row['verdict']}", *row["says"], sep="\n    ")
