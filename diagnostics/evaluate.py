@@ -41,7 +41,7 @@ class Args:
     script: Path | None = None  # the algorithm's script; default: the one in algos/ that the run names
     out: Path | None = None  # folder of figures and rows; default: figures/ inside the first run
     format: Literal["png", "pdf", "svg"] = "png"  # format of the figures
-    jobs: int = lab.CORES  # worker processes; the numbers do not depend on it
+    jobs: int = lab.CORES  # worker processes; the numbers do not depend on it; 1 where an environment exists only once
     seed: int = 0  # of everything that is sampled here
     overwrite: bool = False  # measure again what an earlier call has measured
 

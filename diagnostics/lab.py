@@ -148,9 +148,8 @@ def choose(checkpoints: list[Checkpoint], iterations: tuple[int, ...], default: 
 
 
 def fill(args: Any, name: str, measure: Callable, work: list[tuple[Checkpoint, dict]]) -> list[dict[str, Any]]:
-    """Returns a row for each checkpoint and what measure is asked there, in order. Rows are lines of JSON in the file
-    OUT/NAME.jsonl, where they are found by the bytes of the checkpoint and by what was asked; of several, the last
-    counts. Those that it lacks are measured, and each is appended as soon as it is ready."""
+    """Returns a row for each checkpoint and what is asked of it, in order. In OUT/NAME.jsonl they are found by the
+    checkpoint's bytes and by what was asked, the last of several. Those that it lacks are measured and appended."""
     path = args.out / f"{name}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     text, _, torn = (path.read_text() if path.exists() else "").rpartition("\n")
@@ -228,8 +227,7 @@ def in_words(estimate: dict[str, Any], form: str = "{:,.3g}") -> str:
 
 
 def lines_of(args: Any, work: list[list[Any]], rows: list[dict[str, Any]]) -> list[Line]:
-    """Returns each run's style and its rows, of which it has as many as there was work for it. Runs with the same label
-    look alike; the label is one of --labels, or else the folder's name, or its path where names are the same."""
+    """Returns each run's style and its rows. Runs of one label look alike: one of --labels, or the folder's name."""
     names, rest = [run.resolve().name for run in args.runs], iter(rows)
     labels = args.labels or (names if len({*names}) == len(names) else [*map(str, args.runs)])
     places = {label: k for k, label in enumerate(dict.fromkeys(labels))}
@@ -316,6 +314,8 @@ def cached_state(checkpoint: Checkpoint) -> tuple[Any, Any, Any]:
     for part in vars(state).values():
         if hasattr(part, "push"):
             part.push = lambda *_: None
+    for worker in state.workers:
+        worker.env.close()  # Some environments exist only once, as a robot does, and those that follow are others.
     return script, replace(args, compile=False), state  # Compiling takes longer than one or two updates.
 
 
@@ -338,8 +338,7 @@ def only_steps(*call: Any) -> dict[str, np.ndarray]:
 
 
 def fresh_segments(checkpoint: Checkpoint, parallel_map: Callable, seed: tuple, pairs: int, keep=only_steps) -> dict:
-    """Collects so many pairs of the policy: segments of num_steps steps, each from a reset, and the first pairs of one
-    more. `keep` says what is kept of a group of segments."""
+    """Collects pairs in segments of num_steps steps, each from a reset; the last is cut. `keep` says what is kept."""
     _, num_steps = batch_shape(checkpoint.run)
     segments, rest = divmod(pairs, num_steps)
     shapes = [(min(GROUP, segments - first), num_steps) for first in range(0, segments, GROUP)]
@@ -405,6 +404,7 @@ def play(checkpoint: Checkpoint, seed: tuple[int, ...], first: int, last: int, p
         while not env.ended:
             script.rollout(args, state)
         episodes.append((env.total, env.length))
+    env.close()
     return episodes
 
 

@@ -88,7 +88,7 @@ def planned_steps(config: dict[str, Any]) -> int:
     """Returns the number of environment steps that the run makes if nothing stops it, or that an imported agent's
     training had."""
     args, batch_size = config["args"], config["args"]["num_envs"] * config["args"]["num_steps"]
-    return args.get("schedule_steps", args["total_timesteps"]) // batch_size * batch_size
+    return args.get("planned_steps") or args["total_timesteps"] // batch_size * batch_size
 
 
 def setting(config: dict[str, Any]) -> dict[str, Any]:

@@ -79,8 +79,8 @@ def test_commands_of_the_readme_and_the_recipes_are_understood(monkeypatch):
         if program == "./benchmark.sh":
             load("experiments").read_arguments(words)
             understood.append(program)
-        elif program == "python" and words[0] == "diagnostics/conformance":
-            monkeypatch.syspath_prepend(ROOT / words[0])
+        elif program == "python" and words[0].endswith("/conformance"):
+            monkeypatch.syspath_prepend(ROOT / "figures" / "conformance")
             importlib.import_module("comparison").read_arguments(words[1:])
         elif program == "python" and words[0] != "-m":
             path, flags = ROOT / words[0], words[1:]

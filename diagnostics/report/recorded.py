@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
+from unittest import mock
 
 import gymnasium as gym
 import lab
@@ -48,13 +49,15 @@ class Recorder(gym.Wrapper):
 
 @contextlib.contextmanager
 def recorded() -> Iterator[None]:
-    """Makes gym.make return environments that are recorded."""
-    made = gym.make
-    gym.make = lambda *names, **options: Recorder(made(*names, **options))
-    try:
+    """Makes gym.make return environments that are recorded, but not those of which one of them is made."""
+    make = gym.make
+
+    def outermost(*names: Any, **options: Any) -> Recorder:
+        with mock.patch.object(gym, "make", make):
+            return Recorder(make(*names, **options))
+
+    with mock.patch.object(gym, "make", outermost):
         yield
-    finally:
-        gym.make = made
 
 
 def recorder_of(env: gym.Env) -> Recorder:

@@ -5,11 +5,10 @@
     python diagnostics/report runs/my_agent
 
 The files of one call of learn() become checkpoints of one run: those that CheckpointCallback writes, with the
-statistics that lie beside them (rl_model_vecnormalize_10000_steps.pkl beside rl_model_10000_steps.zip), or those of a
-folder of RL Baselines3 Zoo. SB3 saves in the middle of a rollout, so a file becomes the checkpoint of the iteration
-whose rollout it was in; of two in the same iteration the later one counts. Iterations are counted from where SB3 counts
-its steps from. With the monitor.csv of each environment, the run also has a progress.csv, from which the report can
-judge learning.
+statistics that lie beside them, or those of a folder of RL Baselines3 Zoo. SB3 saves in the middle of a rollout, so a
+file becomes the checkpoint of the iteration whose rollout it was in; of two in the same iteration the later one counts.
+Iterations are counted from where SB3 counts its steps from. With the monitor.csv of each environment, the run also has
+a progress.csv, from which the report can judge learning.
 
 SB3 need not be installed, and nothing in the files is executed: sb3_files.py reads them. What belongs to the agent but
 cannot be imported, such as another optimizer than Adam, is refused in one line. The run's script is sb3_ppo.py. An
@@ -39,23 +38,16 @@ from sb3_ppo import Args, BadInput, State, in_order, make_env, value_at
 
 @dataclass(frozen=True, kw_only=True)
 class Files:
-    agents: Annotated[tuple[Path, ...], tyro.conf.Positional]
-    """zip files of one training, or a folder that holds them"""
-    out: Path
-    """folder of the run to make"""
-    env_id: str = ""
-    """the environment, with the wrappers of the training (my_module:MyEnv-v0); default: the one that --monitor names"""
+    agents: Annotated[tuple[Path, ...], tyro.conf.Positional]  # zip files of one training, or a folder that holds them
+    out: Path  # folder of the run to make
+    env_id: str = ""  # with the wrappers of the training (my_module:MyEnv-v0); default: what --monitor names
+    # statistics of VecNormalize, for files that have none beside them (in rl_model_vecnormalize_N_steps.pkl, or in
+    # vecnormalize.pkl in a folder with the name of the file or of the environment)
     vecnormalize: Path | None = None
-    """statistics of VecNormalize for files without their own, which are rl_model_vecnormalize_N_steps.pkl beside
-    rl_model_N_steps.zip, or vecnormalize.pkl in a folder with the name of the file or of the environment"""
-    monitor: tuple[Path, ...] = ()
-    """monitor.csv of each of the training's environments, all of them, for the run's progress.csv"""
-    learning_rate: float | None = None
-    """constant learning rate; default: what the files say, or else the rate of the last update"""
-    clip_range: float | None = None
-    """constant clip range, where the files do not say it"""
-    clip_range_vf: float | None = None
-    """constant clip range of the value function, where the files do not say it"""
+    monitor: tuple[Path, ...] = ()  # monitor.csv of each of the training's environments, for the run's progress.csv
+    learning_rate: float | None = None  # constant; default: what the files say, or else the rate of the last update
+    clip_range: float | None = None  # constant, where the files do not say it
+    clip_range_vf: float | None = None  # constant, where the files do not say it
 
 
 # Import --------------------------------------------------------------------------------------------------------------
@@ -70,14 +62,17 @@ def settings_of(agent: Agent, env_id: str) -> Args:
     data, rate = agent.settings, agent.settings["learning_rate"]
     # Every agent has a next iteration, even where its training has ended, unless its learning rate would then be 0.
     total = max(data["_total_timesteps"], agent.extra + (agent.iteration + 1) * agent.batch)
-    if value_at(rate, np.inf) == 0:
-        end = rate[2] * data["_total_timesteps"] if isinstance(rate, tuple) else 0
+    if rate == 0:
+        total = agent.extra + agent.iteration * agent.batch
+    elif value_at(rate, np.inf) == 0:
+        end = rate[2] * data["_total_timesteps"]
         total = max(0, int(np.ceil((end - agent.extra) / agent.batch)) - 1) * agent.batch
     return Args(
         **{OUR_NAMES.get(x, x): y for x, y in data.items() if OUR_NAMES.get(x, x) in Args.__dataclass_fields__},
         env_id=env_id,
         total_timesteps=total,
         schedule_steps=data["_total_timesteps"],
+        planned_steps=agent.extra + -(-(data["_total_timesteps"] - agent.extra) // agent.batch) * agent.batch,
         rollout_pairs=agent.batch,
         policy_hidden=agent.hidden["policy"],
         value_hidden=agent.hidden["value"],
@@ -134,6 +129,18 @@ def find_statistics(files: Files, agent: Agent, env_id: str) -> Path | None:
     return files.vecnormalize or next(filter(Path.is_file, folders), None) or refuse(f"{agent.path} {text}")
 
 
+def note_other_moments(agents: list[Agent]) -> None:
+    """Says so where statistics are of another moment than the agent, as an earlier one's are in a folder of the Zoo.
+    They count the steps that they have taken in, which are the agent's unless VecNormalize has seen others, too."""
+    taken = {x.path: round(x.statistics["ret_rms"]["count"]) for x in agents if x.statistics.get("training")}
+    apart = [x for x in agents if taken.get(x.path, x.settings["num_timesteps"]) != x.settings["num_timesteps"]]
+    if apart:
+        path, made = apart[0].path, apart[0].settings["num_timesteps"]
+        first = f"{path} has made {made:,} steps, and its statistics have taken in {taken[path]:,}"
+        why = "unless VecNormalize was used before or beside the training, these are of another moment, and it acts"
+        note(f"{first}; {why} otherwise than it did (so for {len(apart)} of {len(agents)} agents)")
+
+
 def check_environment(agent: Agent, env: gym.Env, env_id: str) -> None:
     """Stops where an agent was trained in another environment, as far as its file tells. Actions are clipped to their
     bounds. Those of observations do nothing, and versions of an environment differ in them, so these get a note."""
@@ -157,13 +164,9 @@ def sort_episodes(agent: Agent, monitors: list[list[Episode]]) -> dict[int, list
     an agent says when its learn() began, and which episodes were the last. Stops where that does not tell."""
     data, begun, start = agent.settings, agent.settings["_num_timesteps_at_start"], agent.settings["start_time"] / 1e9
     if len(monitors) != data["n_envs"]:
-        refuse(
-            f"--monitor names {len(monitors)} files, but each of {data['n_envs']} environments has a Monitor of its own"
-        )
+        refuse(f"--monitor names {len(monitors)} files, but there were {data['n_envs']} environments with one each")
     if start < 1e6:  # before 1.6.1 it was in seconds
-        refuse(
-            f"{agent.path}: SB3 {agent.version} did not save when learn() began, so --monitor could be of another one"
-        )
+        refuse(f"{agent.path}: SB3 {agent.version} did not save when learn() began, so --monitor cannot be used")
     last = {x.mark: x.end for episodes in monitors for x in episodes if x.mark in agent.last_episodes}
     if agent.last_episodes and agent.last_episodes[-1] not in last:
         refuse(f"--monitor: the last episode that {agent.path} has seen is in none of these files")
@@ -178,9 +181,7 @@ def sort_episodes(agent: Agent, monitors: list[list[Episode]]) -> dict[int, list
         step = before - begun / data["n_envs"] if before and begun else 0
         told = -first < step <= 0 if before or not begun else first <= begun / data["n_envs"]
         if not told:
-            refuse(
-                f"--monitor has episodes of {before:,} steps until the agent's step {begun:,}, so some are not its own"
-            )
+            refuse(f"--monitor has {before:,} steps until the agent's step {begun:,}, so some are not its own")
         if before and begun and not agent.extra:  # it has seen the earlier iterations too
             own, step = seen, -begun / data["n_envs"]
         for x in own:
@@ -208,9 +209,7 @@ def main(argv: list[str] | None = None) -> None:
     files = tyro.cli(Files, args=argv, description=__doc__)
     monitors = [read_monitor(path) for path in files.monitor]
     monitored = next((name for name, _ in monitors if name), "")
-    env_id = (
-        files.env_id or monitored or refuse("the files do not say which environment this is: name it with --env-id")
-    )
+    env_id = files.env_id or monitored or refuse("the files do not say the environment: name it with --env-id")
     if monitored and monitored != env_id.rpartition(":")[2]:
         note(f"--monitor says that the environment was {monitored}, but --env-id says {env_id}")
     agents = find_agents(files)
@@ -229,6 +228,7 @@ def main(argv: list[str] | None = None) -> None:
         args = settings_of(agent, env_id)
         config = dict(algo="sb3", args=asdict(args), script=script, versions=dict(stable_baselines3=agent.version))
         checkpoints[agent.iteration] = config | make_checkpoint(agent, args)
+    note_other_moments(agents)
     ended = sort_episodes(agents[-1], [episodes for _, episodes in monitors]) if monitors else None
     if files.out.exists():
         refuse(f"--out {files.out} exists already; name another folder")

@@ -36,7 +36,8 @@ LIMITS = {
     "seed": (int, 0, 2**32 - 1),
     "gamma gae_lambda end_fraction": (float, 0, 1),
     "betas": (float, 0, 0.999_999_9),
-    "learning_rate lr": (float, 0, 10),
+    "learning_rate": (float, 0, 10),
+    "lr": (float, -10, 10),
     "clip_range clip_range_vf target_kl vf_coef eps weight_decay epsilon": (float, 0, 1e3),
     "ent_coef": (float, -1e3, 1e3),
     "max_grad_norm clip_obs clip_reward": (float, 0, math.inf),
@@ -216,6 +217,8 @@ def read_agent(path: Path, given: dict[str, float | None]) -> Agent:
             spaces = {name: read_space(path, data, name) for name in ("observation_space", "action_space")}
             hidden, networks = read_networks(path, file, *(x.shape[1] for x in spaces.values()))
             group, moments = read_optimizer(path, file, list(networks.values()))
+            for name in SCHEDULES:
+                settings[name] = read_schedule(path, data, name, given[name], group["lr"])
             episodes = unpickle(base64.b64decode(data["ep_info_buffer"][":serialized:"])).items
             last_episodes = [(int(to_numpy(x["l"])), float(to_numpy(x["t"]))) for x in episodes]
     except OSError as error:
@@ -223,36 +226,39 @@ def read_agent(path: Path, given: dict[str, float | None]) -> Agent:
     except Exception as error:  # damaged files raise almost anything
         text = " ".join(str(error).split())[:100]
         refuse(f"{path} is damaged, or has something that is unknown here ({type(error).__name__}: {text})")
-    for name in SCHEDULES:
-        settings[name] = read_schedule(path, data, name, given[name], group["lr"])
     activation = re.findall(r"\w+", data["policy_kwargs"].get("activation_fn", "Tanh"))[-1]
     normalized = data["_last_original_obs"] is not None
     batch = settings["n_steps"] * settings["n_envs"]
-    counts = batch, settings["_num_timesteps_at_start"] % batch, count_iterations(path, settings, batch)
+    counts = batch, settings["_num_timesteps_at_start"] % batch, count_iterations(path, settings, batch, group["step"])
     parts = normalized, spaces, activation, hidden, networks, group, moments, last_episodes
     return Agent(path, version, settings, *counts, *parts)
 
 
-def count_iterations(path: Path, settings: dict[str, Any], batch: int) -> int:
-    """Returns the updates that an agent has made since num_timesteps was 0. Says so where they cannot be known.
-
-    A learn() begins its first rollout at _num_timesteps_at_start. A file that is saved at the last step of a rollout is
-    of before the update or of after it. SB3 notes its progress between the two, but in its first rollout a learn() has
-    the progress of the one before, which may happen to be the same."""
+def count_iterations(path: Path, settings: dict[str, Any], batch: int, steps: float) -> int:
+    """Returns the updates that an agent has made since num_timesteps was 0. Says so where they cannot be known, and
+    where its Adam has not made the steps of PPO's own train(); a subclass may have another. A file of the last step of
+    a rollout is of before the update or of after it. SB3 notes its progress between the two, but in its first rollout,
+    from _num_timesteps_at_start on, a learn() has that of the one before, which may happen to be the same."""
     begun, now, made = (settings[x] for x in "_num_timesteps_at_start num_timesteps _n_updates".split())
     epochs, fixed = settings["n_epochs"], settings["target_kl"] is None
     updated = round((1 - settings["_current_progress_remaining"]) * settings["_total_timesteps"]) == now
     if updated and now - begun == batch:
         updated = not (begun and fixed and made == begun // batch * epochs)
         if updated and not (begun and fixed and made == now // batch * epochs):
-            text = f"its file does not say whether the update after step {now:,} has been made; here it has been"
-            note(f"{path}: if learn() was called before, {text}")
+            note(f"{path}: it may be of before the update after step {now:,}, or of after it; here it is of after it")
     iteration = begun // batch + max(0, (now - begun - (not updated)) // batch)
     if max(iteration, batch) > 10**7:
         refuse(f"{path}: its numbers of steps are beyond what can be imported")
     if not (epochs if fixed else 1) * iteration <= made <= epochs * iteration:
         why = "because they were counted anew, a rollout was cut short or a setting was changed"
         note(f"the agent has made more or fewer updates than its steps tell, {why}; iterations are counted by steps")
+        return iteration
+    minibatches = math.ceil(batch / settings["batch_size"])
+    if made and not steps:
+        refuse(f"{path}: its Adam has made no step in {made:,} epochs, so its train() was not PPO's")
+    if steps > made * minibatches or (fixed and steps < made * minibatches):
+        unlike = f"{steps:,.0f} steps in {made:,} epochs of {minibatches:,} minibatches"
+        note(f"{path}: its Adam has made {unlike}; if its train() was not PPO's, updates here are not what it did")
     return iteration
 
 
@@ -302,11 +308,9 @@ def read_space(path: Path, data: dict[str, Any], name: str) -> np.ndarray:
 def read_networks(path: Path, file: zipfile.ZipFile, sees: int, acts: int) -> tuple[dict[str, tuple[int, ...]], dict]:
     """Returns the sizes of the hidden layers of both networks, and the tensors, by SB3's names and in its order."""
     found = load_tensors(file, "policy.pth")
-    if any(name.startswith("mlp_extractor.shared_net") for name in found):
-        refuse(f"{path}: its networks share layers, which SB3 has not had since 1.8.0 and this project never had")
     known = r"log_std|(mlp_extractor\.(policy|value)_net|action_net|value_net)\..*"
     if not all(re.fullmatch(known, name) for name in found):
-        refuse(f"{path}: recurrent networks and feature extractors with weights cannot be imported")
+        refuse(f"{path}: recurrent and shared layers, and feature extractors with weights, cannot be imported")
     hidden, shapes, heads = {}, {"log_std": (acts,)}, {}
     for net, head, out in (("policy", "action_net", acts), ("value", "value_net", 1)):
         layer = f"mlp_extractor.{net}_net"
@@ -331,6 +335,7 @@ def read_optimizer(path: Path, file: zipfile.ZipFile, networks: list[Tensor]) ->
     if variants := [x for x in ("amsgrad", "maximize", "decoupled_weight_decay") if group.get(x)]:
         refuse(f"{path}: its optimizer is Adam with {variants[0]}, which cannot be imported")
     constants = {name: check_number(group[name], name) for name in ("lr", "eps", "weight_decay")}
+    constants["lr"] = max(0.0, constants["lr"])  # A rate of what is left of a training falls below 0 beyond its end.
     first, second = (check_number(beta, "betas") for beta in group["betas"])
     steps = [check_number(float(x["step"]), "step") for x in state.values()] or [0.0]
     if state and len(state) < len(networks) or len({*steps}) > 1:
@@ -370,11 +375,8 @@ def read_schedule(path: Path, data: dict[str, Any], name: str, given: float | No
         note(f"{path}: it does not spell out its learning_rate; here it stays at that of its last update, {last:g}")
         found = last
     first, end, fraction = found if isinstance(found, tuple) else (found, found, 1.0)
-    try:
-        for x, limits in ((first, name), (end, name), (fraction, "end_fraction")):
-            check_number(x, limits)
-    except ValueError:
-        refuse(f"{path}: its {name} is not between 0 and {LIMITS[name][2]:g}")
+    for x, limits in ((first, name), (end, name), (fraction, "end_fraction")):
+        check_number(x, limits)
     return found
 
 

@@ -10,7 +10,6 @@ diagnostic repeats is statistically equivalent, and not identical.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +34,7 @@ class Args:
     seed: int = 0
     total_timesteps: int = 1_000_000  # until the learning rate is 0, or an iteration more than the training had
     schedule_steps: int = 1_000_000  # of the training, which the schedules are over
+    planned_steps: int = 1_001_472  # that the training makes, since SB3 makes rollouts until there are so many
     num_envs: int = 1
     num_steps: int = 2048
     rollout_pairs: int = 2048  # both multiplied, in training; diagnostics change the two for their own rollouts
@@ -96,11 +96,11 @@ class Worker:
 # Rollout -------------------------------------------------------------------------------------------------------------
 
 
+@torch.no_grad()
 def rollout(args: Args, state: State) -> tuple[dict[str, np.ndarray], list[tuple[float, int]]]:
     """Steps all workers together num_steps times, since VecNormalize's statistics take their observations together.
-
     Returns what `rollout` of algos/ppo.py returns, worker after worker, which is also the order of SB3's buffer."""
-    policy_mean, std = numpy_forward(state.policy.mean), state.policy.log_std.detach().exp().numpy()
+    std = state.policy.log_std.exp().numpy()
     spaces = state.workers[0].env.observation_space, state.workers[0].env.action_space
     low, high, dtype = spaces[1].low, spaces[1].high, spaces[0].dtype
     if any(worker.obs is None for worker in state.workers):
@@ -112,7 +112,8 @@ def rollout(args: Args, state: State) -> tuple[dict[str, np.ndarray], list[tuple
     rows, episodes = [[] for _ in state.workers], []
     for t in range(args.num_steps):
         obs = np.array([worker.obs for worker in state.workers])
-        actions = policy_mean(obs) + std * state.rng.standard_normal((len(obs), len(std)), dtype=np.float32)
+        noise = state.rng.standard_normal((len(obs), len(std)), dtype=np.float32)
+        actions = state.policy.mean(torch.from_numpy(obs)).numpy() + std * noise
         raw, finals, rewards = [], {}, np.empty(len(obs), np.float32)
         terminated, truncated = np.zeros(len(obs), bool), np.zeros(len(obs), bool)
         for i, worker in enumerate(state.workers):
@@ -139,20 +140,6 @@ def rollout(args: Args, state: State) -> tuple[dict[str, np.ndarray], list[tuple
     names = "obs", "next_obs", "actions", "rewards", "terminations", "ends"
     columns = zip(*[row for of_worker in rows for row in of_worker])
     return {name: np.array(x) for name, x in zip(names, columns)}, episodes
-
-
-def numpy_forward(network: nn.Sequential) -> Callable[[np.ndarray], np.ndarray]:
-    """Returns the network as a function of few observations [n, in] -> [n, out], which in torch would take longer."""
-    layers = [(x.weight.detach().numpy().T, x.bias.detach().numpy()) for x in network[::2]]
-    tanh = nn.Tanh in map(type, network)
-
-    def forward(x: np.ndarray) -> np.ndarray:
-        for weight, bias in layers[:-1]:
-            x = x @ weight + bias
-            x = np.tanh(x) if tanh else network[1](torch.from_numpy(x)).numpy()
-        return x @ layers[-1][0] + layers[-1][1]
-
-    return forward
 
 
 def observe(args: Args, stats: RunningStats, raw: np.ndarray) -> np.ndarray:
@@ -336,9 +323,7 @@ def make_env(args: Args) -> gym.Env:
         env = gym.make(args.env_id, disable_env_checker=True)
         for obs in (env.reset(seed=0)[0], env.step(np.zeros(env.action_space.shape, env.action_space.dtype))[0]):
             if np.shape(obs) != env.observation_space.shape:  # it would be broadcast silently
-                raise ValueError(
-                    f"it returns an observation of shape {np.shape(obs)}, not {env.observation_space.shape}"
-                )
+                raise ValueError(f"its observations have shape {np.shape(obs)}, not {env.observation_space.shape}")
     except Exception as error:  # an environment of the user's own can raise anything
         raise BadInput(" ".join(f"--env-id {args.env_id}: {type(error).__name__}: {error}".split())) from error
     return env

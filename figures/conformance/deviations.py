@@ -1,81 +1,112 @@
-"""Plants deviations into an honest PPO, one at a time, asks diagnostics/conformance about each, and counts its answers.
+"""Asks the program beside it about deviations that the family does not have and about right implementations in other
+styles, and counts its answers.
 
-    python figures/conformance/deviations.py planted    # reads planted.json, writes deviations-planted.json
+    python figures/conformance/deviations.py                              # those of written.toml
+    python figures/conformance/deviations.py planted fresh later last    # the lists of earlier rounds
 
-A deviation is an edit of honest.py that the family does not have: in `function`, `old` becomes `new`. `but` says which
-details the edit changes, to a way of the family's or to another, of which nothing may be said. Of all others it must be
-said what is said of the honest one, or nothing. Nobody reads the answers; they are judged as follows.
+A deviation is an edit of the honest PPO in written.toml: in `function`, `old` becomes `new`. Nobody reads the answers;
+they are judged so.
 
-- exact: a term or part is said to be everywhere a member's by a factor, and nothing is left over; or it is said that
-  the answer changes from call to call.
-- pointed: all numbers that are named are numbers that the edit changed, and they are less than half of all, or leave
-  out a whole part.
-- none: it is said that the function is none of the family, and no more.
-- wrong: a number is named that the edit did not change; a detail is said to be what it is not, but for the numbers that
-  are named; or, worst of all, the function is said to be a member. (If all numbers that the edit changed are named, a
-  detail may be said to be what it is in the honest one.)
+- exact: the number that explains the edit is named, or a factor, or that the answer changes from call to call, or the
+  member that it makes, and nothing is left over.
+- pointed: all numbers that are said to differ are numbers that the edit changed, and they are less than half of all, or
+  leave out a whole part.
+- none: the same, but most numbers are said to differ.
+- misled: a number is said to differ from the nearest member's that the edit did not change. That is true of this
+  member, but it is another than the one that was edited, and the reader looks in another place.
+- wrong: a number or a factor is said to explain the edit that does not, or the function is said to be a member that it
+  is not. Of a right implementation everything is wrong but the member that it is.
 """
 
 import functools
 import json
+import math
 import sys
+import tomllib
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
+import comparison
+import family
+import numpy as np
+from scipy.stats import binomtest
+
 ROOM = Path(__file__).parent
-sys.path.append(str(ROOM.parents[1] / "diagnostics/conformance"))
-
-import comparison  # noqa: E402
-
-HONEST = (ROOM / "honest.py").read_text()
+WRITTEN = tomllib.loads((ROOM / "written.toml").read_text())
+HONEST = WRITTEN["honest"]
 
 
-def answers_of(source: str, function: str) -> dict:
+def adapter_of(source: str) -> SimpleNamespace:
     scope = {}
-    exec(compile(source, "honest.py", "exec"), scope)
-    return comparison.answers(SimpleNamespace(**scope), function)
+    exec(compile(source, "written.toml", "exec"), scope)
+    return SimpleNamespace(**scope)
 
 
-honest = functools.cache(lambda function: answers_of(HONEST, function))
+honest = functools.cache(lambda function: comparison.answers(adapter_of(HONEST), function))
 
 
-def judge(entry: dict, usual: dict, but: dict, changed: dict[str, set[str]], size: int) -> str:
+def same(way: dict[str, str], expected: dict[str, str]) -> bool:
+    """Tells whether a member is the expected one, as far as it is seen. Of `another` way anything may be said."""
+    return all({x, expected[detail]} & {"not seen", "another"} or x == expected[detail] for detail, x in way.items())
+
+
+def judge(entry: dict, deviation: dict, usual: dict[str, str], changed: dict[str, set[str]], size: int) -> str:
     """Returns whether what is said about a deviation is exact, pointed, none or wrong."""
-    said = {detail: x for detail, x in entry["way"].items() if x not in ("not clear", "not seen")}
-    named = {part: set(rows) for part, rows in entry.get("off", {}).items()}
-    if entry["verdict"] != "none" or any(rows - changed[part] for part, rows in named.items()):
+    expected, free = usual | deviation.get("but", {}), deviation.get("free", {})
+    if entry["verdict"] != "none":
+        told = expected != usual and "another" not in expected.values() and same(entry["way"], expected)
+        return "exact" if told else "wrong"
+    if any(x not in free or not math.isclose(free[x], y, rel_tol=1e-3) for x, y in entry["free"].items()):
         return "wrong"
-    everything = all(rows <= named.get(part, set()) for part, rows in changed.items())  # that the edit changed
-    if any(x != (usual | but)[detail] and not (everything and x == usual[detail]) for detail, x in said.items()):
-        return "wrong"
+    named = {part: set(rows) for part, rows in entry["off"].items()}
+    if any(rows - changed[part] for part, rows in named.items()):
+        return "misled"
     if not named:
-        return "exact" if entry["factored"] else "none"
+        return "exact" if same(entry["way"], expected | dict.fromkeys(free, "another")) else "misled"
     return "pointed" if changed.keys() - named or 2 * sum(map(len, named.values())) < size else "none"
 
 
-def ask(deviation: dict) -> dict[str, str | list[str]]:
-    """Returns what is said about a deviation, and what that is worth."""
-    function, old = deviation["function"], deviation["old"]
-    start = HONEST.index(f"def {function}(")
-    at = HONEST.index(old, start if old in HONEST[start:] else 0)  # in the function, or in what it uses
-    row = dict(function=function, what=deviation["what"])
+def ask(listed: dict) -> dict[str, str | list[str]]:
+    """Returns what is said about a deviation or a right implementation, and what that is worth."""
+    function, right = listed["function"], "code" in listed
+    if right:
+        source = "import numpy as np, torch\nTENSORS = True\n" + listed["code"]
+    else:
+        start, old = HONEST.index(f"\ndef {function}("), listed["old"]
+        at = HONEST.index(old, start if old in HONEST[start:] else 0)  # in the function, or in what it uses
+        source = HONEST[:at] + listed["new"] + HONEST[at + len(old) :]
+    row = dict(function=function, what=listed["what"])
     try:
-        found = answers_of(HONEST[:at] + deviation["new"] + HONEST[at + len(old) :], function)
+        found = comparison.answers(adapter_of(source), function)
     except comparison.Refused as error:
-        return row | dict(verdict="exact", said=[str(error)])
+        return row | dict(verdict="wrong" if right else "exact", says=[str(error)])
+    entry = comparison.search(function, found)
+    if right:
+        told = entry["verdict"] != "none" and same(entry["way"], next(family.members(function)) | listed["ways"])
+        return row | dict(verdict="right" if told else "wrong", says=entry["says"])
     changed = {}
     for part, x in found.items():
-        moved = (~comparison.near(x, honest(function)[part])).nonzero()[0]
+        moved = np.flatnonzero(~comparison.near(x, honest(function)[part]))
         changed[part] = {comparison.rows_of(function)[part][i] for i in moved}
-    usual, entry = comparison.search(function, honest(function))["way"], comparison.search(function, found)
-    verdict = judge(entry, usual, deviation.get("but", {}), changed, sum(x.size for x in found.values()))
-    return row | dict(verdict=verdict, said=entry["says"])
+    usual = comparison.search(function, honest(function))["way"]
+    verdict = judge(entry, listed, usual, changed, sum(x.size for x in found.values()))
+    return row | dict(verdict=verdict, says=entry["says"])
+
+
+def main() -> None:
+    lists = {name: [*map(ask, json.loads((ROOM / f"{name}.json").read_text()))] for name in sys.argv[1:]}
+    if not lists:
+        lists = dict(deviations=[*map(ask, WRITTEN["deviation"])], right=[*map(ask, WRITTEN["right"])])
+    for name, table in lists.items():
+        for row in table:
+            print(f"{name}: {row['function']}, {row['what']}: {row['verdict']}", *row["says"], sep="\n    ")
+    for name, table in lists.items():
+        counts, n = Counter(row["verdict"] for row in table), len(table)
+        for verdict, k in sorted(counts.items()):
+            interval = binomtest(k, n).proportion_ci()  # Clopper and Pearson's
+            print(f"{name}: {k} of {n} {verdict} [{interval.low:.1%}, {interval.high:.1%}]")
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:]:
-        table = [ask(deviation) for deviation in json.loads((ROOM / f"{name}.json").read_text())]
-        counts = {x: Counter(row["verdict"] for row in table)[x] for x in ("exact", "pointed", "none", "wrong")}
-        (ROOM / f"deviations-{name}.json").write_text(json.dumps(dict(counts=counts, table=table), indent=1) + "\n")
-        print(f"{name}:", ", ".join(f"{count} {x}" for x, count in counts.items()), f"of {len(table)}")
+    main()

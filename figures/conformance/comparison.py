@@ -1,18 +1,19 @@
 """Is my PPO PPO? This compares the functions of another implementation with a family of formulas that the flags of
 algos/ppo.py span, and says which member of the family each of them is.
 
-    python diagnostics/conformance --template > my_ppo.py    # an adapter to fill in, of some 20 lines
-    python diagnostics/conformance my_ppo.py                 # which PPO is this?
-    python diagnostics/conformance stable-baselines3         # or one of those in adapters/
+    python figures/conformance --template > my_ppo.py    # an adapter to fill in, of some 20 lines
+    python figures/conformance my_ppo.py                 # which PPO is this?
+    python figures/conformance stable-baselines3         # or one of those in adapters/
 
 An adapter is a Python file with any of the functions in TEMPLATE, below. They are called with named arguments, twice,
 on frozen inputs that a seed makes, of ordinary, extreme and small size. Each answer is compared with every member of
 the function's family (family.py), to 1e-6 of 1 + |the member's number|, and a loss term by term, with its gradient,
 since many wrong losses have the right value at the right point.
 
-Where no member has the same numbers, a detail is clear if all members that have the numbers of whole blocks (a part, of
-a size and, where there are some, of an environment or a column) do it in one way, and no block denies it. It is
-clear "but for the numbers below", which no member has of those that are left by what is clear.
+Where no member has the same numbers, the nearest is named, which has most of them, with the numbers that differ most:
+"yours 1.234, the nearest member's 0.987". It is the nearest and no more; where half of the numbers differ, something
+else may have happened. If one number explains a part whole (a value weight, an eps, the range of a clip, a gamma that
+is written into the code), or one factor, it says so.
 
 Only numpy must be installed (and torch, where the adapter asks for tensors or has an update), so this runs in the other
 implementation's environment. The folder --out gets the answers, an entry for each adapter, as JSON and as a table.
@@ -20,7 +21,10 @@ implementation's environment. The folder --out gets the answers, an entry for ea
 
 import argparse
 import copy
+import functools
+import itertools
 import json
+import math
 import runpy
 import sys
 import traceback
@@ -29,15 +33,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import family
 import numpy as np
-from family import BEFORE, DETAILS, FROZEN, TERMS, blocks_of, family, joined, rows_of, terms_of
+from family import DETAILS, FREE, FROZEN, TERMS, rows_of
 
 TOLERANCE = 1e-6
-near = lambda x, y: abs(x - y) <= TOLERANCE * (1 + abs(y))
+near = lambda x, y, times=1: abs(x - y) <= times * TOLERANCE * (1 + abs(y))
 AGAIN = "answers differently when it is called again with the same arguments"
 ADAPTERS = Path(__file__).parent / "adapters"
 
-TEMPLATE = '''"""An adapter for diagnostics/conformance. Call your own code in it, and delete what you do not need.
+TEMPLATE = '''"""An adapter for figures/conformance. Call your own code in it, and delete what you do not need.
 
 Arrays are float64 (masks are bool) of shape [T, N], T steps of N environments, or [B], B pairs of a minibatch.
 
@@ -77,7 +82,7 @@ def update(policy, value, minibatches, learning_rate, clip_eps, max_grad_norm):
     """Changes two torch modules in place, by one step for each minibatch, with a new optimizer. policy maps obs
     [B, obs] to a distribution with log_prob [B] and entropy [B], value to [B]. A minibatch is a dictionary of obs,
     actions, old_log_probs, advantages, old_values and value_targets. The entropy has no weight. Advantages are
-    normalized already. It is called with one, two and three minibatches. Returns nothing."""
+    normalized already. It is called with one minibatch and with two. Returns nothing."""
 '''
 
 # Adapters ------------------------------------------------------------------------------------------------------------
@@ -120,7 +125,7 @@ def answers(adapter: SimpleNamespace, name: str) -> dict[str, np.ndarray]:
         given = [(part, numbers) for part, numbers in zip(parts, found) if part != "targets" or numbers is not None]
         return {part: checked(numbers, shape, part) for part, numbers in given}
 
-    first, second = (joined([answer(x) for x in FROZEN[name]]) for _ in range(2))
+    first, second = (family.joined([answer(x) for x in FROZEN[name]]) for _ in range(2))
     if first.keys() != second.keys() or not all(near(second[part], x).all() for part, x in first.items()):
         raise Refused(AGAIN)
     if name == "update" and not any(x.any() for x in first.values()):
@@ -152,11 +157,13 @@ def differenced(name: str, function: Callable, x: dict[str, Any]) -> dict[str, n
         coarse, middle, wide = np.reshape(found, (3, *x[key].shape)) * len(x[key])
         best = (9 * middle - wide) / 8
         if (abs(coarse - best) > 0.01 * (1 + abs(best))).mean() > 0.1:  # and not only at a kink
-            coarse = "the loss is in single precision; finite differences need double (or set TENSORS = True)"
-            raise Refused(coarse if loss(x) == loss(x) else AGAIN)
+            needs = "finite differences need double (jax_enable_x64 in JAX; torch can set TENSORS = True instead)"
+            raise Refused(f"the loss is in single precision; {needs}")
         return best / len(x[key])
 
-    return terms_of(name, x, loss, gradient)
+    if not near(loss(x), loss(x)):  # asked first, because a state that moves with each call may settle
+        raise Refused(AGAIN)
+    return family.terms_of(name, x, loss, gradient)
 
 
 def differentiated(name: str, function: Callable, x: dict[str, Any]) -> dict[str, np.ndarray]:
@@ -176,7 +183,7 @@ def differentiated(name: str, function: Callable, x: dict[str, Any]) -> dict[str
         [found] = torch.autograd.grad(loss, [leaf], allow_unused=True, materialize_grads=True)
         return checked(found, x[key].shape, "the gradient")
 
-    return terms_of(name, x, lambda x: float(checked(loss_of(x)[0], (), "the loss")), gradient)
+    return family.terms_of(name, x, lambda x: float(checked(loss_of(x)[0], (), "the loss")), gradient)
 
 
 def updated(function: Callable, x: dict[str, Any]) -> dict[str, np.ndarray]:
@@ -197,12 +204,12 @@ def updated(function: Callable, x: dict[str, Any]) -> dict[str, np.ndarray]:
     for n in range(1, len(x["minibatches"]) + 1):
         networks = dict(policy=Policy().double(), value=nn.Sequential(nn.Linear(3, 1), nn.Flatten(-2)).double())
         for name, network in networks.items():
-            nn.utils.vector_to_parameters(torch.tensor(BEFORE[name]), network.parameters())
+            nn.utils.vector_to_parameters(torch.tensor(family.BEFORE[name]), network.parameters())
         some = [{key: torch.tensor(y) for key, y in minibatch.items()} for minibatch in x["minibatches"][:n]]
         function(**x | networks | dict(minibatches=some))
         for name, network in networks.items():
-            after = checked(nn.utils.parameters_to_vector(network.parameters()), BEFORE[name].shape, name)
-            changes[f"{name} after minibatch {n}"] = after - BEFORE[name]
+            after = checked(nn.utils.parameters_to_vector(network.parameters()), family.BEFORE[name].shape, name)
+            changes[f"{name} after minibatch {n}"] = after - family.BEFORE[name]
     return changes
 
 
@@ -210,67 +217,99 @@ def updated(function: Callable, x: dict[str, Any]) -> dict[str, np.ndarray]:
 
 
 def search(name: str, found: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Returns which member of the family has these numbers or, if none has, what is clear all the same."""
-    ways, numbers = family(name)
+    """Returns which member of the family has these numbers or, if none has, which is the nearest, a number or a factor
+    that would explain the difference, and the rows that differ."""
+    ways, numbers = family.family(name)
     others = lambda way: [texts[way[x]] for x, texts in DETAILS[name].items() if way[x] in list(texts)[1:]]
-    options = np.array([[[*texts, "not seen"].index(way[x]) for x, texts in DETAILS[name].items()] for way in ways])
-    # Whether members agree, row by row, and the factors that explain a part of theirs that is off.
-    agrees, factors = {}, {}
+    # Which rows members have, the factors that explain a part of theirs that is off, and how far they are.
+    fits, factors, far = {}, {}, np.zeros(len(ways))
     for part, x in found.items():
-        exact, squares = near(x, numbers[part]), (numbers[part] ** 2).sum(1)
-        c = np.divide(numbers[part] @ x, squares, where=squares > 0, out=np.zeros(len(ways)))
+        y, squares = numbers[part], (numbers[part] ** 2).sum(1)
+        exact = near(x, y)
+        c = np.divide(y @ x, squares, where=squares > 0, out=np.zeros(len(ways)))
         c[(c == 0) | exact.all(1)] = 1
-        scaled = near(x, c[:, None] * numbers[part]) & near(x / c[:, None], numbers[part])
-        factors[part] = np.where(scaled.all(1), c, 1)
-        agrees[part] = exact | scaled.all(1)[:, None]
-    factored = sum(x != 1 for x in factors.values())
-    merits = sum(x.mean(1) for x in agrees.values()) - 0.01 * factored - 1e-6 * (options > 0).sum(1)
-    best = int(np.argmax(merits))
+        scaled = (near(x, c[:, None] * y) & near(x / c[:, None], y)).all(1)
+        factors[part], fits[part] = np.where(scaled, c, 1), exact | scaled[:, None]
+        apart = abs(x - factors[part][:, None] * y) / (1 + abs(y))
+        far += np.log10(apart.clip(TOLERANCE)).mean(1)  # which is least where most rows are the same
+    far += 0.01 * sum(x != 1 for x in factors.values()) + 1e-6 * np.array([len(others(way)) for way in ways])
+    order = np.argsort(far)
+    best, factored = order[0], [part for part in found if factors[part][order[0]] != 1]
     way = ways[best] | dict.fromkeys(rows_of(name).keys() - found.keys(), "not seen")  # targets, which may be None
-    if not factored[best] and all(x[best].all() for x in agrees.values()):
-        error = max((abs(x - numbers[part][best]) / (1 + abs(numbers[part][best]))).max() for part, x in found.items())
+    fits = {part: x[best] for part, x in fits.items()}
+    theirs = {part: factors[part][best] * numbers[part][best] for part in found}
+    if not factored and all(x.all() for x in fits.values()):
+        error = max((abs(x - theirs[part]) / (1 + abs(theirs[part]))).max() for part, x in found.items())
         verdict = "variant" if others(way) else "as ppo.py"
         return dict(verdict=verdict, way=way, says=others(way) or [verdict], error=error)
 
-    # Where the best member has a part as it is, a factor of another's does not count.
-    agrees = {part: near(x, numbers[part]) if factors[part][best] == 1 else agrees[part] for part, x in found.items()}
-    # A block is a part (or both networks after a step, since they may share a gradient's norm), of a size and, if there
-    # are any, of an environment or a column. These members have all of its numbers.
-    blocks, left = {}, np.ones(len(ways), bool)
-    for part in found:
-        ids = blocks_of(name, part)
-        for key in {(part[-1] if name == "update" else part, i) for i in ids}:
-            blocks[key] = blocks.get(key, True) & agrees[part][:, ids == key[1]].all(1)
-    fit = np.all([x for x in blocks.values() if x[best]], axis=0)
-    for i, detail in enumerate(DETAILS[name]):
-        same, option = options[:, i] == options[best, i], way[detail]
-        denied = any(x.any() and not (x & same).any() for x in blocks.values())
-        # A clip may be wider than all numbers of a block, so that these do not show that there is none.
-        denied |= option == "unclipped" and not all(x[best].all() for x in agrees.values())
-        if (fit <= same).all() and not denied:
-            left &= same
-        elif option != "not seen":
-            way[detail] = "not clear"
-    unclear, says, off = [detail for detail in way if way[detail] == "not clear"], [], {}
-    of = ", ".join(f"{detail}: {ways[best][detail]}" for detail in unclear)
-    for part, x in found.items():
-        if factors[part][best] != 1:
-            says.append(f"{part}: everywhere {factors[part][best]:.6g} times the member's" + f" with {of}" * bool(of))
-        far = abs(x - numbers[part][best]) / (1 + abs(numbers[part][best]))
-        rows = [i for i in np.argsort(-far) if not agrees[part][left, i].any()]  # furthest first
-        if rows:
-            off[part] = [rows_of(name)[part][i] for i in rows]
-            zeros = f", {np.sum(x[rows] == 0)} of them are 0" if (x[rows] == 0).any() else ""
-            some = "; ".join(off[part][:2]) + "; ..." * (len(rows) > 2)
-            says.append(f"{part}: {len(rows)} of {x.size} numbers fit no such member{zeros} ({some})")
-    if not says:
-        says = ["every number is that of some such member, but none has them all"]
-    lead = "but for the numbers below" if off else "clear"
-    usual = [detail for detail in way if way[detail] == next(iter(DETAILS[name][detail]))]
-    clear = [f"{lead}: {text}" for text in others(way)] + [f"{lead}, as in ppo.py: {', '.join(usual)}"] * bool(usual)
-    says = [*clear, *[f"not clear: {', '.join(unclear)}"] * bool(unclear), *says]
-    says = [f"none of the {len(ways)} members of the family", *says]
-    return dict(verdict="none", way=way, says=says, off=off, factored=bool(factored[best]))
+    free, says = {}, [f"none of the {len(ways)} members of the family"]
+    if not all(x.all() for x in fits.values()) and (solved := solve(name, found, [ways[i] for i in order], fits)):
+        (way, free, theirs, given), factored = solved, []
+        fits = {part: near(x, theirs[part], 10) for part, x in found.items()}
+    share = math.floor(100 * np.mean(np.concatenate([*fits.values()])))
+    how = "".join(f" if {key} is {x:g}" + f", not {given:g} as asked" * (key not in way) for key, x in free.items())
+    says.append(f"nearest, with {share}% of its numbers{how}: {'; '.join(others(way)) or 'as ppo.py'}")
+    says += [f"{part}: everywhere {factors[part][best]:.6g} times the nearest member's" for part in factored]
+    off = {part: np.flatnonzero(~fits[part]) for part in found if not fits[part].all()}
+    for i, part in enumerate(off):
+        x, y = found[part], theirs[part]
+        off[part] = sorted(off[part], key=lambda row: -abs(x[row] - y[row]) / (1 + abs(y[row])))
+        if name == "update" and part[-1] > next(iter(off))[-1]:
+            says.append(f"and {sum(map(len, [*off.values()][i:]))} numbers after later minibatches")
+            break
+        says.append(f"{part}: {len(off[part])} of {x.size} numbers differ from the nearest member's")
+        for row in off[part][:3]:
+            digits = 4 if f"{x[row]:.4g}" != f"{y[row]:.4g}" else 9
+            both = f"yours {x[row]:.{digits}g}, the nearest member's {y[row]:.{digits}g}"
+            says.append(f"    {rows_of(name)[part][row]}: {both}")
+    off = {part: [rows_of(name)[part][row] for row in rows] for part, rows in off.items()}
+    return dict(verdict="none", way=way, says=says, off=off, free=free, factored=bool(factored))
+
+
+def solve(name: str, found: dict[str, np.ndarray], ways: list[dict[str, str]], fits: dict[str, np.ndarray]) -> Any:
+    """Looks for one number that explains all of a part that no member has. Returns the member's way with it, the number
+    by name, the numbers that follow from it, and what it was, or None."""
+    # A loss's slopes take long, and change in steps with a clip, so only its own numbers are asked first.
+    first = {part: [row.endswith("its number") or name not in TERMS for row in rows_of(name)[part]] for part in found}
+    # Parts are explained one by one, but an update's all together, since its steps follow from one another.
+    groups = [[*found]] if name == "update" else [[part] for part in found if not fits[part].all()]
+    near_ways = ways[:5] if name == "update" else ways[:20]  # an update's formula takes long
+    for way, free, parts in itertools.product(near_ways, FREE[name], groups):
+        given = family.current(name, way, free)
+        wanted = np.concatenate([found[part][first[part]] for part in parts])
+        x = given and fitted(functools.partial(numbers_with, name, way, free, parts), wanted, given)
+        if x:
+            of, values = family.replaced(name, way, free, x)
+            theirs = family.numbers_of(name, of, **values)
+            if all(near(found[part], theirs[part], 10).all() for part in parts):
+                return way | ({free: f"{x:g}"} if free in way else {}), {free: x}, theirs, given
+    return None
+
+
+def numbers_with(name: str, way: dict[str, str], free: str, parts: list[str], x: float) -> np.ndarray:
+    """Returns these parts of a member's numbers, without slopes, where its free number is x."""
+    of, values = family.replaced(name, way, free, x)
+    numbers = family.numbers_of(name, of, with_slopes=False, **values)
+    return np.concatenate([numbers[part] for part in parts])
+
+
+def fitted(numbers: Callable[[float], np.ndarray], wanted: np.ndarray, x: float) -> float | None:
+    """Returns the number for which these are the wanted ones, with as few digits as will do, or None. Gauss-Newton
+    steps of its logarithm lead to it from x."""
+    scale, errors = 1 + abs(wanted), []
+    while len(errors) < 30 and 1e-12 < x < 1e4:
+        misses = (numbers(x) - wanted) / scale
+        slope = ((numbers(x * 1.0001) - wanted) / scale - misses) / 1e-4
+        errors.append(misses @ misses)
+        if not slope.any() or len(errors) == 8 and errors[-1] > 0.01 * errors[0]:
+            return None
+        step = float(np.clip(-(slope @ misses) / (slope @ slope), -2, 2))
+        x *= math.exp(step)
+        if abs(step) < 1e-9:
+            break
+    rounded = [float(f"{x:.{digits}g}") for digits in range(1, 5)]  # as somebody writes it
+    return next((y for y in rounded if near(wanted, numbers(y), 10).all()), None)
 
 
 # Output --------------------------------------------------------------------------------------------------------------
@@ -286,8 +325,8 @@ def table_of(entries: dict[str, dict[str, Any]]) -> str:
         ways = [x["way"].get(detail, "not seen") for x in asked]
         if set(ways) != {"not seen"}:
             cells = [{"not seen": "", usual: usual}.get(way, f"**{way}**") for way in ways]
-            mostly = [x["verdict"] == "none" and way not in ("not seen", "not clear") for x, way in zip(asked, ways)]
-            rows.append([name, detail, *[cell + ", mostly" * x for cell, x in zip(cells, mostly)]])
+            nearest = [x["verdict"] == "none" and way != "not seen" for x, way in zip(asked, ways)]
+            rows.append([name, detail, *[cell + " (nearest)" * x for cell, x in zip(cells, nearest)]])
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 

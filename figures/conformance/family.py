@@ -10,6 +10,7 @@ What acts only beyond the frozen numbers cannot be seen, so they come in an ordi
 import functools
 import itertools
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -75,6 +76,7 @@ normalize: standardized
     no: observations are not standardized (our --no-obs-norm)
 samples: statistics over
     in turn: the statistics take in one environment's steps after another's
+    sample by sample: the statistics take in one environment's sample after another's, within each step
     step by step: the statistics take in each step of all environments
     each its own: each environment has statistics of its own
     batch: the statistics take in a whole batch at once
@@ -84,9 +86,9 @@ samples: taken in
 samples: first std
     |mean|: the variance is Bessel-corrected, and a single sample's std is its size
     1e-4: the variance begins as 1, with the weight of 1e-4 samples
+    biased: the variance is not Bessel-corrected
     1: the variance begins as 1, with the weight of one sample
     1, corrected: the variance begins as 1, with the weight of one sample, and the batch's is Bessel-corrected
-    biased: the variance is not Bessel-corrected
 samples: eps
     1e-8: eps, 1e-8, is added to the std
     1e-8 in the root: eps, 1e-8, is added to the variance, inside the root
@@ -123,8 +125,23 @@ for line in TABLE.strip().splitlines():
         texts = DETAILS.setdefault(left, {}).setdefault(right, {})
 SAMPLES = DETAILS.pop("samples")
 DETAILS["normalize"] |= SAMPLES
-SOME = {"statistics over": 3, "taken in": 2, "first std": 2, "eps": 2, "clipped at": 3}  # of these, rewards have
+SOME = {"statistics over": 4, "taken in": 2, "first std": 3, "eps": 2, "clipped at": 3}  # of these, rewards have
 DETAILS["scale_rewards"] |= {detail: dict(list(texts.items())[: SOME[detail]]) for detail, texts in SAMPLES.items()}
+# Numbers that a member may have otherwise: what a function is given, which may be written into the code instead, and
+# details that are numbers.
+FREE = dict(
+    advantages=["gamma", "gae_lambda"],
+    policy_loss=["clip_eps"],
+    value_loss=["clip_eps"],
+    scale_rewards=["gamma", "eps", "clipped at"],
+    normalize=["eps", "clipped at"],
+    update=["value weight", "Adam's eps", "learning_rate", "clip_eps", "max_grad_norm"],
+)
+
+
+def number(text: str) -> float:
+    """Returns the number with which the name of a way begins."""
+    return float(np.finfo(np.float32).eps if text.startswith("float32") else Fraction(text.split()[0]))
 
 
 # Members -------------------------------------------------------------------------------------------------------------
@@ -221,15 +238,17 @@ def running(samples: np.ndarray, way: dict[str, str]) -> tuple[np.ndarray, np.nd
             x = np.concatenate([np.full_like(x[:1], first), x[:-1]])
         if over == "in turn":
             return x.reshape(N, T, *shape).swapaxes(0, 1)
+        if over == "sample by sample":
+            return x.reshape(samples.shape)
         return np.broadcast_to(x, samples.shape)
 
     mean, variance = of_each(mean, 0), of_each(variance, 1)
-    eps = {"1e-8": 1e-8, "1e-2": 1e-2, "float32's": np.finfo(np.float32).eps}[way["eps"].split()[0]]
+    eps = number(way["eps"])
     return mean, np.sqrt(variance + eps) if "root" in way["eps"] else np.sqrt(variance) + eps
 
 
 def bounded(x: np.ndarray, way: dict[str, str]) -> np.ndarray:
-    return x if way["clipped at"] == "unclipped" else x.clip(-float(way["clipped at"]), float(way["clipped at"]))
+    return x if way["clipped at"] == "unclipped" else x.clip(-number(way["clipped at"]), number(way["clipped at"]))
 
 
 def scale_rewards(x: dict[str, Any], way: dict[str, str]) -> dict[str, np.ndarray]:
@@ -240,15 +259,19 @@ def scale_rewards(x: dict[str, Any], way: dict[str, str]) -> dict[str, np.ndarra
         R = x["gamma"] * R * (~end if way["restart"] == "early" else 1) + reward
         returns.append(R)
         R = R * ~end if way["restart"] == "after" else R
-    mean, divisor = running(rewards if "rewards" in by else np.array(returns), way)
-    scaled = {"nothing": rewards, "rewards": (rewards - mean) / divisor + mean}
-    return dict(rewards=bounded(scaled.get(by, rewards / divisor), way))
+    if by != "nothing":
+        mean, divisor = running(rewards if by == "rewards" else np.array(returns), way)
+        rewards = (rewards - mean) / divisor + mean if by == "rewards" else rewards / divisor
+    return dict(rewards=bounded(rewards, way))
 
 
 def normalize(x: dict[str, Any], way: dict[str, str]) -> dict[str, np.ndarray]:
     """Returns normalized observations [T, N, obs]."""
-    obs, (mean, divisor) = x["observations"], running(x["observations"], way)
-    return dict(observations=bounded((obs - mean) / divisor if way["standardized"] == "yes" else obs, way))
+    obs = x["observations"]
+    if way["standardized"] == "yes":
+        mean, divisor = running(obs, way)
+        obs = (obs - mean) / divisor
+    return dict(observations=bounded(obs, way))
 
 
 # The parameters of the two linear networks of `update`, in torch's order, and their names.
@@ -266,7 +289,7 @@ def gaussian_log_probs(parameters: np.ndarray, x: dict[str, np.ndarray]) -> np.n
 def update(x: dict[str, Any], way: dict[str, str]) -> dict[str, np.ndarray]:
     """Returns the networks' changes after each minibatch, by a step of Adam each (Kingma & Ba 2015, Algorithm 1)."""
     ways = dict(policy=next(members("policy_loss")), value=dict(error="squared", clipping=way["value clipping"]))
-    weight = {"1": 1, "1/2": 0.5, "1/4": 0.25, "5/2": 2.5}[way["value weight"]]
+    weight = number(way["value weight"])
     after, changes = dict(BEFORE), {}
     moments = {name: np.zeros((2, len(parameters))) for name, parameters in BEFORE.items()}
     losses = dict(
@@ -284,7 +307,7 @@ def update(x: dict[str, Any], way: dict[str, str]) -> dict[str, np.ndarray]:
         for name, gradient in gradients.items():
             g = gradient * (1 if name in free else min(1, x["max_grad_norm"] / (norms[name] + 1e-6)))
             m, v = moments[name] = moments[name] * [[0.9], [0.999]] + np.array([0.1 * g, 0.001 * g**2])
-            step = m / (1 - 0.9**t) / (np.sqrt(v / (1 - 0.999**t)) + float(way["Adam's eps"]))
+            step = m / (1 - 0.9**t) / (np.sqrt(v / (1 - 0.999**t)) + number(way["Adam's eps"]))
             after[name] = after[name] - x["learning_rate"] * step
             changes[f"{name} after minibatch {t}"] = after[name] - BEFORE[name]
     return changes
@@ -299,11 +322,19 @@ def slopes(function: Callable[[np.ndarray], complex], x: np.ndarray) -> np.ndarr
 
 def members(name: str) -> Iterator[dict[str, str]]:
     """Yields the ways of all members of a function's family, ppo.py's defaults first."""
+    usual = {detail: next(iter(options)) for detail, options in DETAILS[name].items()}
     for options in itertools.product(*DETAILS[name].values()):
-        way = dict(zip(DETAILS[name], options))
-        batch = way.get("statistics over") == "batch"
-        if not (batch and way["taken in"] == "after") and (batch or way.get("first std") != "1, corrected"):
-            yield way | ({"taken in": "not seen"} if batch else {})  # which is up to whoever calls it
+        way, unseen = dict(zip(usual, options)), []
+        if way.get("statistics over") == "batch":
+            unseen = ["taken in"]  # which is up to whoever calls it
+        elif way.get("first std") == "1, corrected":
+            continue
+        if "nothing" in way.values() or way.get("standardized") == "no":
+            unseen = [detail for detail in way if detail not in ("divided by", "standardized", "clipped at")]
+        elif way.get("divided by") == "rewards":
+            unseen = ["restart"]
+        if all(way[detail] == usual[detail] for detail in unseen):
+            yield way | dict.fromkeys(unseen, "not seen")
 
 
 @functools.cache
@@ -329,8 +360,8 @@ def family(name: str) -> tuple[list[dict[str, str]], dict[str, np.ndarray]]:
 def frozen_inputs() -> dict[str, list[dict[str, Any]]]:
     """Returns what each function is called with. Whatever is usual is chosen otherwise (gamma, ranges, the gradient's
     largest norm), so that a constant in its place is seen. The rollouts of four environments have terminal states, time
-    limits, episodes that are cut by the end of the batch, and one of each that ends with it. Ratios and values are
-    beyond the clip on both sides, for advantages and errors of both signs. In the extreme minibatches, ratios go from
+    limits, episodes that are cut by the end of the batch, and one of each that ends with it. Ratios and values are on
+    both sides of the clip's edges, for advantages and errors of both signs. In the extreme minibatches, ratios go from
     0.02 to 50, advantages to 8 std, and value errors from 0.012 to 1000. Some rewards and a column of observations are
     tiny, so that eps counts, and some are beyond any clip."""
     rng = np.random.default_rng(0)
@@ -339,7 +370,7 @@ def frozen_inputs() -> dict[str, list[dict[str, Any]]]:
     terminations[[5, 15, 10], [0, 1, 2]] = True
     truncations[[7, 15, 3, 9], [1, 2, 3, 3]] = True
     goes_on = ~(terminations | truncations)[:-1]
-    signs = np.tile([1, 1, 1, 1, -1, -1, -1, -1], B // 8)
+    edges = np.tile([-2.2, -0.6, 0.7, 2.4, -1.15, -0.85, 0.85, 1.15], B // 8)  # in units of the clip's range
     rollouts, policies, values = [], [], []
     for extreme, scale in ((False, 1), (True, 1), (False, 0.003)):
         # Large rewards are of one sign in an environment, or what is left of their sums would be rounding in float32.
@@ -349,8 +380,11 @@ def frozen_inputs() -> dict[str, list[dict[str, Any]]]:
         rollout = dict(rewards=rewards, values=V, next_values=following, gamma=0.97, gae_lambda=0.9)
         rollouts.append(rollout | dict(terminations=terminations, truncations=truncations))
 
-        moved = scale * clip_eps * np.tile([-2.2, -0.6, 0.7, 2.4], B // 4) * rng.uniform(0.9, 1.1, B)
-        ratios, A = 1 + moved, scale * (0.4 + signs * rng.uniform(1, 3, B))
+        # Both signs are at every edge, but not as often, so that now the one mean is the smaller and now the other.
+        signs = np.tile(np.repeat([1, -1], 8), B // 16)
+        more = np.where((edges > 1) & (np.arange(B) < B // 2), 1 if scale == 1 else -1, signs)
+        moved = scale * clip_eps * edges * rng.uniform(0.9, 1.1, B)
+        ratios, A = 1 + moved, scale * (0.4 + more * rng.uniform(1, 3, B))
         errors, entropies = moved - scale * signs * rng.uniform(0.1, 2.4, B), rng.normal(1, 0.5, (B, 3))
         old_log_probs, old_values = rng.normal(-1, 0.5, B), rng.normal(1, 2, B)
         if extreme:  # the clip takes the gradient from some large advantages, and the clipped value loss is the larger
@@ -375,8 +409,8 @@ def frozen_inputs() -> dict[str, list[dict[str, Any]]]:
         return x | dict(old_log_probs=gaussian_log_probs(BEFORE["policy"], x) + apart)
 
     settings = dict(learning_rate=0.1, clip_eps=clip_eps, max_grad_norm=0.6)
-    updates = [  # with errors of three sizes, so that some gradients are clipped and some are not
-        dict(minibatches=[minibatch(scale, extreme) for scale in (0.1, 1, 3)], **settings) for extreme in (False, True)
+    updates = [  # with errors of two sizes, so that some gradients are clipped and some are not
+        dict(minibatches=[minibatch(scale, extreme) for scale in (0.1, 3)], **settings) for extreme in (False, True)
     ]
     T, N = 160, 3
     rewards, ends = rng.normal(0.5, 1, (T, N)), rng.uniform(size=(T, N)) < 0.05
@@ -407,13 +441,31 @@ def joined(each: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     return {part: np.concatenate([np.ravel(x[part]) for x in each]) for part in each[0]}
 
 
-def numbers_of(name: str, way: dict[str, str]) -> dict[str, np.ndarray]:
-    """Returns a member's numbers on the frozen inputs, by part."""
-    formula = globals()[name]
+def numbers_of(name: str, way: dict[str, str], with_slopes: bool = True, **given: float) -> dict[str, np.ndarray]:
+    """Returns a member's numbers on the frozen inputs, of which some may be replaced, by part. A loss's slopes, which
+    take long, can be left out."""
+    formula, inputs = globals()[name], [x | given for x in FROZEN[name]]
     if name not in TERMS:
-        return joined([formula(x, way) for x in FROZEN[name]])
-    gradient = lambda x, key: slopes(lambda moved: formula(x | {key: moved}, way), x[key])
-    return joined([terms_of(name, x, lambda x: formula(x, way), gradient) for x in FROZEN[name]])
+        return joined([formula(x, way) for x in inputs])
+    slope = lambda x, key: slopes(lambda moved: formula(x | {key: moved}, way), x[key])
+    none = lambda x, key: np.empty(0)
+    terms = [terms_of(name, x, lambda x: formula(x, way), slope if with_slopes else none) for x in inputs]
+    return joined(terms)
+
+
+def current(name: str, way: dict[str, str], free: str) -> float | None:
+    """Returns what a free number is in a member, or None if it has none, as without a clip."""
+    if free not in way:
+        return FROZEN[name][0][free]
+    return None if way[free] in ("unclipped", "not seen") else number(way[free])
+
+
+def replaced(name: str, way: dict[str, str], free: str, x: float) -> tuple[dict[str, str], dict[str, float]]:
+    """Returns the way, and what is given, where a free number is x. What is not seen is as in ppo.py."""
+    way = {detail: next(iter(DETAILS[name][detail])) if y == "not seen" else y for detail, y in way.items()}
+    if free not in way:
+        return way, {free: x}
+    return way | {free: f"{x!r}{' in the root' * ('root' in way[free])}"}, {}
 
 
 @functools.cache
@@ -424,16 +476,9 @@ def rows_of(name: str) -> dict[str, list[str]]:
     return {part: [size + row for size, rows in zip(sizes, each) for row in rows[part]] for part in each[0]}
 
 
-def blocks_of(name: str, part: str) -> np.ndarray:
-    """Returns the number of each row's block: of its size and environment or, of observations, its size and column."""
-    each = dict(advantages=4, scale_rewards=3, normalize=3).get(name, 1)
-    rows = np.arange(len(rows_of(name)[part]))
-    return rows % each + each * (rows * len(FROZEN[name]) // len(rows))
-
-
 def rows_of_one(name: str, x: dict[str, Any]) -> dict[str, list[str]]:
     if name == "update":
-        return {f"{name} after minibatch {t}": names for t in (1, 2, 3) for name, names in NAMES.items()}
+        return {f"{name} after minibatch {t}": names for t in (1, 2) for name, names in NAMES.items()}
     if name in TERMS:
         if name == "policy_loss":
             ratios, A = np.exp(x["log_probs"] - x["old_log_probs"]), normalized(x["advantages"], "yes")
