@@ -41,7 +41,7 @@ def test_each_bug_is_named(bug, judged, tmp_path):
     script = plant.plant(bug, tmp_path)  # it stops where an edit fits no or two places
     if not bug.trained:
         found = judged(bug.script, script, bug.checks)
-        assert {"bad", "caution"} & set(found.values()), found
+        assert {"bad", "differs"} & set(found.values()), found
 
 
 @pytest.mark.parametrize("switched", (False, True))
