@@ -176,8 +176,10 @@ class Script:
 
     @cached_property
     def new(self) -> tuple:
-        """A new run with one minibatch and four epochs: its arguments, its state after a rollout, and this rollout."""
-        args = replace(self.wide, **self.known(dict(policy_epochs=4, value_epochs=4, num_minibatches=1)))
+        """A new run with one minibatch and four epochs, and with hardly any conjugate gradient, which costs most: its
+        arguments, its state after a rollout, and this rollout."""
+        few = dict(policy_epochs=4, value_epochs=4, num_minibatches=1, cg_steps=1)
+        args = replace(self.wide, **self.known(few))
         with recorded():
             state = self.module.State(args)
         return args, state, *play(self.module, replace(args, num_steps=self.steps), state)

@@ -9,6 +9,7 @@ from estimates import measured
 
 sys.path.append(str(FIGURES / "report"))
 
+import mutants  # noqa: E402
 import plant  # noqa: E402
 
 
@@ -30,10 +31,10 @@ def rates() -> list[list[str]]:
     """Returns the rows of a table with the rates of each kind of bug, the blind set first, and of healthy runs."""
     header, *rows = plant.rates(results())
     bugs = [x for x in measured("report/blind") if not x.get("healthy")]
-    counts = [plant.exact(sum(x[name] for x in bugs), len(bugs)) for name in ("found", "named")]
+    counts = [mutants.exact(sum(x[name] for x in bugs), len(bugs)) for name in ("found", "named")]
     alarms, verdicts = (sum(x.get(name, 0) for x in measured("report/blind")) for name in ("alarms", "verdicts"))
     blind = ["**Bugs that whoever wrote the checks had not seen**", *counts]
-    beside = ["false alarms on the four healthy runs beside them", plant.exact(alarms, verdicts), "–"]
+    beside = ["false alarms on the four healthy runs beside them", mutants.exact(alarms, verdicts), "–"]
     return [header, blind, beside, *rows]
 
 
