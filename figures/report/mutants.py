@@ -35,7 +35,9 @@ SCRIPTS = "ppo ppo_m ppo_noclip a2c reinforce trpo trpo_plus vmpo".split()
 # What reads arguments, names folders and writes for people is not what the report judges.
 LEFT_OUT = "main check_arguments run_folder open_run write_config record Args".split()
 SETTINGS = dict(env_id="Hopper-v5", total_timesteps=1024, num_envs=2, num_steps=128, num_minibatches=4)
-SETTINGS |= dict(policy_epochs=2, value_epochs=2, entropy_coef=0.01, bound_action="clip", checkpoint_every=1)
+SETTINGS |= dict(
+    policy_epochs=2, value_epochs=2, policy_lr=3e-4, entropy_coef=0.01, bound_action="clip", checkpoint_every=1
+)
 FIELDS = (
     "obs next_obs actions rewards terminations ends episodes advantages value_targets old_means old_stds old_values"
 )
