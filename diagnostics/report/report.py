@@ -106,27 +106,14 @@ def find(args: Args, opened: list[list[lab.Checkpoint]]) -> list[dict[str, Any]]
 def of_script(run: run_checks.Run, meant: tuple[str, ...]) -> list[dict[str, Any]]:
     """Returns what is found of the script. Where it cannot be sampled at all, that is what is found."""
     try:
-        script = run.script
+        return checks.judge(script_checks.CHECKS, run.script, meant=meant)
     except Exception as error:
         if isinstance(error, OSError) or type(error).__name__ == "BadInput":
             raise  # which is about the environment, and one line for the user
         frame, name = traceback.extract_tb(error.__traceback__)[-1], f"{type(error).__name__}: {error}"
         text = f"Fresh segments of it could not be sampled: {frame.name} stopped in line {frame.lineno} with {name}."
-        rule = (
-            "The script's rollout and estimate_advantages can be called from a checkpoint, with several environments."
-        )
-        return [
-            dict(
-                check="sampled",
-                tested="it can be sampled",
-                where="",
-                rule=rule,
-                status=checks.BAD,
-                text=text,
-                number="",
-            )
-        ]
-    return checks.judge(script_checks.CHECKS, script, meant=meant)
+        about = dict(check="sampled", tested="it can be sampled", where="", rule="rollout and estimate_advantages run.")
+        return [about | checks.Verdict(checks.BAD, text)._asdict()]
 
 
 def sentence(x: dict[str, Any]) -> str:

@@ -127,9 +127,8 @@ def solved(run: Run) -> Verdict | None:
     residual, taken = run.logged("cg_residual"), run.logged("line_search_step")
     if not np.isfinite(taken).any():
         return None
-    number = (
-        f"residual {short(np.nanmedian(residual))} (median), {np.sum(taken == 0):,} of {len(taken):,} steps refused"
-    )
+    refused = f"{np.sum(taken == 0):,} of {len(taken):,} steps refused"
+    number = f"residual {short(np.nanmedian(residual))} (median), {refused}"
     tell = "Its line search refuses most steps." if np.nanmedian(taken) == 0 else "Conjugate gradient does not solve."
     return verdict(np.nanmedian(taken) == 0 or not np.nanmedian(residual) < 0.5, tell, number)
 

@@ -37,19 +37,17 @@ def given_to_environments(s: Script) -> list[np.ndarray]:
 def order(s: Script) -> Verdict:
     """More than half of the actions that the environments got are in the rows where the rollout says that it drew them.
     Where they are not, but would be if rows were sorted by time and then by environment, that is said."""
-    share = lambda given: (np.abs(given - s.true["given"]).max(1) < (1e-4 if s.space.dtype.kind == "f" else 1)).mean()
-    ways, n = given_to_environments(s), s.steps
-    here = max(map(share, ways))
-    if here > 0.5:
-        return Verdict(GOOD, "", f"{percent(here)} of {len(ways[0]):,} rows")
-    if len(ways[0]) % n == 0:
-        by_time = max(share(x.reshape(n, -1, x.shape[1]).swapaxes(0, 1).reshape(x.shape)) for x in ways)
-        text = (
-            "Its rows are sorted by time and then by environment, where all else takes one environment after another."
-        )
-        if by_time > 0.5:
-            return Verdict(BAD, text, f"{percent(by_time)} of the rows are so")
-    return Verdict(CANNOT_TELL, "In which order rows are cannot be told, since the actions are others.", percent(here))
+    near = 1e-4 if s.space.dtype.kind == "f" else 1
+    share = lambda given: (np.abs(given - s.true["given"]).max(1) < near).mean()
+    for given in given_to_environments(s):
+        if share(given) > 0.5:
+            return Verdict(GOOD, "", f"{percent(share(given))} of {len(given):,} rows")
+        if len(given) % s.steps == 0:
+            by_time = share(given.reshape(s.steps, -1, given.shape[1]).swapaxes(0, 1).reshape(given.shape))
+            if by_time > 0.5:
+                text = "Its rows are sorted by time and then by environment. All else takes one environment's after "
+                return Verdict(BAD, text + "another's.", f"{percent(by_time)} of the rows are so")
+    return Verdict(CANNOT_TELL, "The order of rows cannot be told, since the actions are others.")
 
 
 @check("there is one number for each row", "State, mlp, estimate_advantages", after="order")
@@ -122,10 +120,8 @@ def observations(s: Script) -> Verdict:
     mean, std = (known.mean, known.std + 1e-8) if known else (0.0, 1.0)
     for (data, true), args in ((s.first, s.wide), ((s.data, s.true), s.args)):
         limit, own = (x.obs_clip_range if s.option("obs_clip") else np.inf for x in (args, s.wide))
-        names, off = (
-            [x for x in ("obs", "next_obs") if x in data],
-            lambda x, y, limit: unlike(x, y.clip(-limit, limit), 0.01),
-        )
+        names = [x for x in ("obs", "next_obs") if x in data]
+        off = lambda x, y, limit: unlike(x, y.clip(-limit, limit), 0.01)
         wrong = {x: off(data[x], (true[x] - mean) / std, limit) for x in names}
         # What a segment begins with may have been seen, and clipped, in the rollout before.
         carried = np.append(True, true["last"][:-1])
@@ -215,10 +211,9 @@ def first_states(s: Script) -> Verdict | None:
     most, found = distinct([env.reset(seed=seed)[0] for seed in range(count)]), distinct(s.true["starts"][-count:])
     if most == 1:
         return Verdict(CANNOT_TELL, "Whether episodes have seeds of their own cannot be seen: all begin alike.")
-    text = (
-        f"{count:,} episodes begin in {found:,} different states, where as many seeds give {most:,}: each needs a seed "
-    )
-    return verdict(found < most / 2, text + "of its own in reset(seed=...).", f"{found:,} of {count:,}")
+    text = f"{count:,} episodes begin in {found:,} different states, where as many seeds give {most:,}:"
+    text += " each needs a seed of its own in reset(seed=...)."
+    return verdict(found < most / 2, text, f"{found:,} of {count:,}")
 
 
 def of_kinds(s: Script, found: np.ndarray, expected: np.ndarray, text: str) -> Verdict:
@@ -257,9 +252,8 @@ def advantages(s: Script) -> Verdict:
             returns[i] = s.data["rewards"][i] + s.args.gamma * (0 if end[i] else returns[i + 1])
         off = unlike(found - found.mean(), returns[:-1] - returns[:-1].mean(), 1e-3)
         return of_rows(off, "Its advantages are not the discounted returns minus a baseline.")
-    values = s.values(s.batch["obs"]).detach().double().numpy()
-    deltas, decay = s.data["rewards"] + s.args.gamma * values_that_follow(s.values, s.data) - values, s.args.gamma
-    decay *= s.args.gae_lambda
+    values, decay = s.values(s.batch["obs"]).detach().double().numpy(), s.args.gamma * s.args.gae_lambda
+    deltas = s.data["rewards"] + s.args.gamma * values_that_follow(s.values, s.data) - values
     expected = deltas + decay * np.where(end, 0.0, np.append(found[1:], 0.0))
     judged, gae = of_kinds(s, found, expected, "Its advantages are not delta + gamma lambda A'."), deltas.copy()
     for i in np.flatnonzero(~end)[::-1]:
@@ -488,11 +482,11 @@ def logged(s: Script) -> Verdict:
     pi, kl = state.policy(batch["obs"]), kls(state.policy, batch)
     ratios = torch.exp(pi.log_prob(batch["actions"]) - batch["old_log_probs"]).detach()
     true = dict(mean_kl=kl.mean(), max_kl=kl.max(), max_ratio=ratios.max(), entropy=pi.entropy().mean())
-    true |= dict(effective_sample_size=ratios.mean() ** 2 / (ratios**2).mean())
-    true |= dict(clip_fraction=((ratios - 1).abs() > s.option("clip_eps", 0.0)).float().mean())
+    true["effective_sample_size"] = ratios.mean() ** 2 / (ratios**2).mean()
+    true["clip_fraction"] = ((ratios - 1).abs() > s.option("clip_eps", 0.0)).float().mean()
     if s.critic:
-        targets = batch["value_targets"]
-        true |= dict(explained_variance=1 - (targets - batch["old_values"]).var() / targets.var())
+        left = batch["value_targets"] - batch["old_values"]
+        true["explained_variance"] = 1 - left.var() / batch["value_targets"].var()
     if s.option("bound_action") == "tanh":
         del true["entropy"]
     true = {x: y.item() for x, y in true.items() if x in mine} | dict(iteration=1, global_step=len(batch["obs"]))
@@ -505,10 +499,9 @@ def logged(s: Script) -> Verdict:
 @check("no network's fit sees the other's targets", "update", after="equal_updates")
 def independent(s: Script) -> Verdict | None:
     """Other value targets leave the policy's update the same bit for bit, and other advantages the value network's."""
-    if not s.critic:
-        return None
-    if not hasattr(s.args, "value_lr"):
-        return Verdict(CANNOT_TELL, "One optimizer steps both networks, so their fits are not independent.")
+    if not s.critic or not hasattr(s.args, "value_lr"):
+        why = "One optimizer steps both networks, and clips their norm together, so their fits are not independent."
+        return Verdict(CANNOT_TELL, why) if s.critic else None
     draw, wrong = torch.randn(len(s.batch["obs"]), generator=torch.Generator().manual_seed(1)), []
     for name, network in dict(value_targets="policy", advantages="value").items():
         other, _ = s.updated(**{name: s.batch[name] + s.batch[name].std() * draw})
@@ -549,13 +542,12 @@ def rates(s: Script) -> Verdict | None:
     return min(told, key=lambda x: checks.ORDER.index(x.status)) if told else None
 
 
-def fitted(s: Script, state: Any, name: str) -> Tensor:
+def fitted(state: Any, name: str) -> Tensor:
     """Returns what an Adam steps: a network's parameters and, after a policy's, V-MPO's multipliers."""
-    return torch.cat([flat(state, name), *([state.multipliers] if moves_multipliers(state, name) else [])])
-
-
-def moves_multipliers(state: Any, name: str) -> bool:
-    return name == "policy" and hasattr(state, "multipliers")
+    parts = [flat(state, name)]
+    if name == "policy" and hasattr(state, "multipliers"):
+        parts.append(state.multipliers)
+    return torch.cat(parts)
 
 
 @check("the steps inside updates are Adam's", "update, fit, fit_policy", after="equal_updates minibatches logged")
@@ -567,66 +559,60 @@ def adam(s: Script) -> Verdict | None:
     least value."""
     args, new, data, _ = s.new
     names = [x for x in ("policy", "value") if {f"{x}_lr", f"{x}_epochs", "num_minibatches"} <= vars(args).keys()]
-    if not names:
-        return None  # trust regions, or one optimizer for both
     batch, told = s.module.estimate_advantages(args, new, data), []
-    where = ["after several", "after the first: gradients add up, or moments, clip or batch change"]
-    where += ["at the first: moments, gradient or batch are others"]
+    planned, size = planned_steps(dict(args=vars(args))), args.num_envs * args.num_steps
     for most in [0.01, 1e6] if hasattr(args, "max_grad_norm") else [math.inf]:
         args, start = replace(args, **s.known(dict(max_grad_norm=most))), copied(new)
-        planned, size = planned_steps(dict(args=vars(args))), args.num_envs * args.num_steps
         start.iteration, start.global_step = planned // (4 * size), planned // (4 * size) * size
         if hasattr(start, "multipliers"):
             start.multipliers[2] = 2 * args.min_multiplier  # the KL is small, so it falls to the least value
-        state, once, taken, logs, thirds = copied(start), copied(start), [], [], []
+        state, ends, logs, thirds = copied(start), [], [], []
         for rows in torch.arange(len(batch["obs"]) // 3 * 3).chunk(3):
             thirds.append({name: x if name == "multipliers" else x[rows] for name, x in batch.items()})
             fraction = 1 - state.global_step / planned if s.option("anneal_lr") else 1
             by_arguments = {f"{x}_lr": fraction * getattr(args, f"{x}_lr") for x in names}
             logs.append(by_arguments | s.module.update(args, state, thirds[-1]))
-            taken.append(copied(state))
-        s.module.update(replace(args, **{f"{x}_epochs": 1 for x in names}), once, thirds[0])
+            ends.append(copied(state))
         for x in names:
-            mine = [fitted(s, y, x) - fitted(s, start, x) for y in (taken[2], taken[0], once)]
+            mine = [fitted(y, x) - fitted(start, x) for y in (ends[0], ends[2])]
             for eps in (1e-5, 1e-8):
                 way = adam_way(s, args, x, start, thirds, [row[f"{x}_lr"] for row in logs], eps)
-                off = [((a - b).norm() / b.norm()).nan_to_num(math.inf).item() for a, b in zip(mine, way)]
-                if off[0] <= 0.01:
+                first, last = (((a - b).norm() / b.norm()).nan_to_num(math.inf).item() for a, b in zip(mine, way))
+                if last <= 0.01:
                     break
-            far, clip = (mine[0].norm() / way[0].norm()).item(), f", with a norm of {most:g}" * math.isfinite(most)
-            number = f"the {x} went {far:.3g} times as far as Adam{clip}, and ended {percent(off[0])} of the way off"
-            if off[0] > 0.01:
-                first = [y for y, z in zip(where, off) if z > 0.01][-1]
-                return Verdict(BAD, f"Steps part from Adam's, those of the {x} {first}{clip}.", number)
-            told.append(number)
-    return Verdict(GOOD, "", "; ".join(told))
+            far, clip = (mine[1].norm() / way[1].norm()).item(), f" with a norm of {most:g}" * math.isfinite(most)
+            told.append(f"the {x} went {far:.3g} times as far as Adam{clip}, and ended {percent(last)} of the way off")
+            if last > 0.01:
+                when = "within the first update: moments, gradient, clip or batch are others"
+                when = when if first > 0.01 else "after it: Adam's state does not go on"
+                return Verdict(BAD, f"Steps of the {x}{clip} part from Adam's {when}.", told[-1])
+    return Verdict(GOOD, "", "; ".join(told)) if names else None  # trust regions, or one optimizer for both
 
 
 def adam_way(s: Script, args: Any, name: str, start: Any, batches: list, rates: list, eps: float) -> list[Tensor]:
-    """Returns how far torch.optim.Adam takes a network in twelve steps, in four, and in one."""
-    network, ways, loss = copy.deepcopy(getattr(start, name)), [], getattr(s.module, f"{name}_loss")
-    multiplier_loss = getattr(s.module, "multiplier_loss", None)
-    multipliers = start.multipliers.clone().requires_grad_() if moves_multipliers(start, name) else torch.zeros(0)
+    """Returns how far torch.optim.Adam takes what an Adam steps in four steps, and in twelve."""
+    network, loss = copy.deepcopy(getattr(start, name)), getattr(s.module, f"{name}_loss")
+    multipliers = fitted(start, name)[len(flat(start, name)) :].requires_grad_()  # none but V-MPO's
     # A script with one clip alone (TRPO+: the value network's; REINFORCE: the policy's) calls it grad_clip.
     of_value = name == "value" and hasattr(args, "value_grad_clip")
     clips = getattr(args, "value_grad_clip" if of_value else "grad_clip", True)
     most = getattr(args, "max_grad_norm", math.inf) if clips else math.inf
-    optimizer = torch.optim.Adam([*network.parameters(), *([multipliers] if len(multipliers) else [])], eps=eps)
+    optimizer, ways = torch.optim.Adam([*network.parameters(), multipliers], eps=eps), []
     for batch, rate in [(x, rate) for x, rate in zip(batches, rates) for _ in range(4)]:
         optimizer.param_groups[0]["lr"] = rate
         optimizer.zero_grad()
         said = network(batch["obs"])
         if len(multipliers):
+            multiplier_loss = getattr(s.module, "multiplier_loss")  # noqa: B009  # V-MPO's alone, so not of the contract
             multiplier_loss(args, multipliers, said, batch).backward(retain_graph=True)
             network.zero_grad()
             batch = batch | dict(multipliers=multipliers.detach().clone())
         loss(args, said, batch).backward()
         nn.utils.clip_grad_norm_(network.parameters(), most)
         optimizer.step()
-        if len(multipliers):
-            multipliers.data.clamp_(min=args.min_multiplier)
-        ways.append(torch.cat([lab.flat_parameters(network), multipliers.detach()]) - fitted(s, start, name))
-    return [ways[11], ways[3], ways[0]]
+        multipliers.data.clamp_(min=getattr(args, "min_multiplier", 0.0))
+        ways.append(torch.cat([lab.flat_parameters(network), multipliers.detach()]) - fitted(start, name))
+    return [ways[3], ways[11]]
 
 
 @check("the policy's step is a natural gradient's", "natural_gradient_step, conjugate_gradient, fisher_vector_product")
@@ -637,12 +623,8 @@ def natural_step(s: Script) -> Verdict | None:
     0.01 to 0.03, where there is one). That no such step is accepted is bad."""
     if not s.option("max_kl") or not hasattr(s.args, "cg_damping"):
         return None
-    args, policy, planned = (
-        s.with_options(fisher_fraction=1.0, cg_steps=100),
-        s.state.policy,
-        planned_steps(dict(args=vars(s.args))),
-    )
-    args = replace(args, **s.known(dict(max_kl=0.01, max_kl_final=0.03)))
+    few = dict(fisher_fraction=1.0, cg_steps=100, max_kl=0.01, max_kl_final=0.03)
+    args, policy, planned = s.with_options(**few), s.state.policy, planned_steps(dict(args=vars(s.args)))
     after, log = s.updated(args, global_step=planned // 2)
     step = flat(after, "policy") - flat(s.state, "policy")
     if not step.any():

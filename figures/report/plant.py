@@ -3,7 +3,8 @@ quick report judge them all, and counts what it finds, what it names, and whom i
 
     python figures/report/plant.py --out planted               # trains and judges what is missing, writes hit_rate.json
     python figures/report/plant.py --out planted --only ppo    # the runs whose names have this pattern alone
-    python figures/report/plant.py --out planted --mutants 25  # so many mutants of each script; writes mutants.json
+    python figures/report/plant.py --out planted --mutants 30  # so many mutants of each script; writes mutants.json
+    python figures/report/plant.py --out planted --untrained   # judges scripts alone, in minutes; writes untrained.json
 
 To judge trained runs again, delete planted/pages. A bug is *found* if any verdict is bad, caution or differs, and
 *named* if one of them is of a check that bugs.txt gives for it. A healthy run or edit is *accused* if any is bad
@@ -15,6 +16,7 @@ import json
 import re
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,8 +29,11 @@ ROOT = HERE.parent.parent
 sys.path += [str(ROOT / "diagnostics" / x) for x in ("", "report")]
 
 import checks  # noqa: E402
+import lab  # noqa: E402
 import mutants  # noqa: E402
+import recorded  # noqa: E402
 import report  # noqa: E402
+import script_checks  # noqa: E402
 
 EDITS = "Healthy edits, which people mean"
 RUN = "--env-id Hopper-v5 --total-timesteps 51_200 --checkpoint-every 5 --seed 5"
@@ -114,6 +119,22 @@ def judge(name: str, bug: Bug | None, script: Path, flags: str, out: Path) -> di
     return about | dict(findings=found)
 
 
+UNTRAINED = dict(env_id="Hopper-v5", num_steps=256, num_minibatches=4, total_timesteps=10_240, compile=False)
+UNTRAINED |= dict(checkpoint_every=3, entropy_coef=0.01, bound_action="clip")
+
+
+def judge_untrained(algo: str, script: Path, folder: Path, names: list[str] | None = None, **settings: Any) -> list:
+    """Returns what the checks of a script, or those of these names, find at the first checkpoint of a run that has not
+    trained. The run is the unedited script's."""
+    module = lab.load_script(ROOT / "algos" / f"{algo}.py")
+    known = {x: y for x, y in (UNTRAINED | settings).items() if x in module.Args.__dataclass_fields__}
+    (folder / "checkpoints").mkdir(parents=True)
+    module.write_config(module.Args(**known), folder)
+    module.save_checkpoint(module.Args(**known), folder, module.State(module.Args(**known)))
+    chosen = [x for x in script_checks.CHECKS if names is None or x.find.__name__ in names]
+    return checks.judge(chosen, recorded.Script(lab.Checkpoint(script, folder, 0), 0))
+
+
 def alarms(result: dict[str, Any]) -> list[str]:
     """Returns the checks whose verdict is bad or caution, or differs."""
     return [x["check"] for x in result["findings"] if x["status"] in checks.ALARMS]
@@ -134,16 +155,15 @@ def rates(results: list[dict[str, Any]]) -> list[list[str]]:
         found = [outcome(x) for x in results if x["kind"] == kind]
         counts = len(found) - found.count("missed"), found.count("named")
         rows.append([kind, *(mutants.exact(x, len(found)) for x in counts)])
-    for kind, name in (
-        ("healthy", "healthy runs of unedited scripts that are accused"),
-        (EDITS, "healthy edits that are"),
-    ):
+    unedited = "healthy runs of unedited scripts that are accused"
+    for kind, name in (("healthy", unedited), (EDITS, "healthy edits that are accused")):
         found = [outcome(x) for x in results if x["kind"] == kind]
-        rows.append([name, mutants.exact(found.count("accused"), len(found)), "–"])
+        rows += [[name, mutants.exact(found.count("accused"), len(found)), "–"]] if found else []
     judged = [x["status"] for of_run in results if of_run["kind"] == "healthy" for x in of_run["findings"]]
     judged = [x for x in judged if x not in ("no verdict", "not measured")]
     wrong = sum(x in checks.ALARMS for x in judged)
-    return rows + [["false alarms, of all verdicts on the unedited", mutants.exact(wrong, len(judged)), "–"]]
+    last = ["false alarms, of all verdicts on the unedited", mutants.exact(wrong, len(judged)), "–"]
+    return rows + [last] * bool(judged)
 
 
 @dataclass
@@ -151,7 +171,9 @@ class Args:
     out: Path
     """folder of the scripts, the runs and the reports"""
     only: str = ""
-    """pattern of the names of runs or, for mutants, scripts; what is written then has these alone"""
+    """pattern of the names of bugs and runs or, for mutants, scripts; what is written then has these alone"""
+    untrained: bool = False
+    """judge the bugs and edits that need no training, on scripts that have not trained"""
     mutants: int = 0
     """mutants of each script; then nothing else is made"""
     seed: int = 1
@@ -166,6 +188,19 @@ def main() -> None:
         rows = mutants.measure(out, args.mutants, args.seed, args.only)
         (out / "mutants.json").write_text("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n")
         for row in mutants.by_script(rows):
+            print("  ".join(row))
+        return
+    if args.untrained:
+        found = []
+        for bug in tqdm([x for x in read_bugs() if not x.trained and re.search(args.only, x.name)], mininterval=30):
+            with tempfile.TemporaryDirectory() as folder:
+                told = judge_untrained(bug.script, plant(bug, out), Path(folder) / "run")
+            told = [
+                {key: x[key] for key in ("check", "status", "text", "number")} for x in told if x["status"] != "good"
+            ]
+            found.append(dict(kind=bug.kind, name=bug.name, what=bug.what, checks=bug.checks, findings=told))
+        (out / "untrained.json").write_text("[\n" + ",\n".join(map(json.dumps, found)) + "\n]\n")
+        for row in rates(found):
             print("  ".join(row))
         return
     cases = [(f"bug__{x.name}", x, plant(x, out), x.flags) for x in read_bugs()]
