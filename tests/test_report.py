@@ -67,7 +67,7 @@ def test_resumptions_and_natural_steps():
         "solved", dict(cg_residual=np.full(40, residual), line_search_step=np.full(40, step))
     )
     assert of(0.1, 1.0).status == "good" and judge("solved") is None
-    assert "does not solve" in of(0.9, 1.0).text and "refuses" in of(0.1, 0.0).text
+    assert "hardly solves" in of(0.9, 1.0).text and "refuses" in of(0.1, 0.0).text
 
 
 def test_a_first_cause_is_named_and_what_is_meant_is_no_alarm():
@@ -300,6 +300,7 @@ def test_bad_input_is_one_line(known, runs, capsys):
         ("bare", "No such file or directory"),
         ("run copy --out out", "the same run, twice"),
         ("run", "progress.csv is damaged"),
+        ("copy --meant value_lss", "no check has this name; there are order shapes"),
     ):
         capsys.readouterr()
         with pytest.raises(SystemExit) as ended:

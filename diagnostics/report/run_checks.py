@@ -108,29 +108,27 @@ def logged_rates(run: Run) -> Verdict | None:
     """In each iteration the logged rates are those of the arguments, with --anneal-lr times 1 - steps before / planned
     steps (within 1 % of the first). Another schedule differs; it is bad if the first rate is another, or if it should
     have fallen to a quarter and is above 70 %."""
-    before, told = np.append(0, run.progress["global_step"][:-1]), []
-    names = [x for x in ("policy_lr", "value_lr") if x in run.args]
-    for name in [x for x in names if np.isfinite(run.logged(x)).any()]:
-        share = 1 - before / run.planned if run.args.get("anneal_lr") else np.ones(len(before))
-        there = np.isfinite(run.logged(name))
-        where = [f"in iteration {i}" for i in np.flatnonzero(there)]
-        told.append(of_schedule(name, run.args[name], run.logged(name)[there] / run.args[name], share[there], where))
-    if names and not told:
-        return Verdict(CANNOT_TELL, "No learning rate was logged.")
-    return min(told, key=lambda x: checks.ORDER.index(x.status)) if told else None
+    if not {"policy_lr", "value_lr"} & run.args.keys():
+        return None
+    before = np.append(0, run.progress["global_step"][:-1])
+    where = [f"in iteration {i}" for i in range(len(before))]
+    found = of_schedule(run.args, run.planned, before, run.progress, where)
+    return found or Verdict(CANNOT_TELL, "No learning rate was logged.")
 
 
 @check("its natural gradient steps are solved and taken", "conjugate_gradient, line_search", after=SCRIPT)
 def solved(run: Run) -> Verdict | None:
-    """Half of the iterations or more leave conjugate gradient with a residual below half of the gradient, and take a
-    step that the line search accepts."""
+    """The line search accepts a step in half of the iterations or more. In a tenth of them or more, conjugate gradient
+    leaves a residual below half of the gradient: healthy runs of trpo.py, with no more than its ten steps, have medians
+    of 0.3 to 0.4."""
     residual, taken = run.logged("cg_residual"), run.logged("line_search_step")
     if not np.isfinite(taken).any():
         return None
     refused = f"{np.sum(taken == 0):,} of {len(taken):,} steps refused"
     number = f"residual {short(np.nanmedian(residual))} (median), {refused}"
-    tell = "Its line search refuses most steps." if np.nanmedian(taken) == 0 else "Conjugate gradient does not solve."
-    return verdict(np.nanmedian(taken) == 0 or not np.nanmedian(residual) < 0.5, tell, number)
+    if np.nanmedian(taken) == 0:
+        return Verdict(BAD, "Its line search refuses most steps.", number)
+    return verdict(np.nanquantile(residual, 0.1) >= 0.5, "Conjugate gradient hardly solves.", number, CAUTION)
 
 
 @check("every part of its state goes on", "train, update, rollout")

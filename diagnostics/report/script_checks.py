@@ -512,14 +512,23 @@ def independent(s: Script) -> Verdict | None:
     return verdict(wrong, text, "bit for bit")
 
 
-def of_schedule(name: str, rate: float, found: np.ndarray, expected: np.ndarray, where: list[str]) -> Verdict:
-    """Judges the shares of a learning rate [n] that a script has taken, of which the first is at the beginning."""
-    off = np.abs(found - expected)
-    at = int(off.argmax())
-    number = f"{name} {rate * found[at]:.3g} {where[at]}, where the arguments say {rate * expected[at]:.3g}"
-    text = f"The learning rate is not what the arguments say in {(off > 0.01).sum():,} of {len(off):,} cases."
-    stays = (found > 0.7) & (expected <= 0.25)
-    return verdict(off[at] > 0.01, text, number, BAD if off[0] > 0.01 or stays.any() else DIFFERS)
+def of_schedule(
+    args: dict[str, Any], planned: int, before: Any, log: dict[str, Any], where: list[str]
+) -> Verdict | None:
+    """Judges what was logged of learning rates after these numbers of steps [n], the first of which is 0. Another
+    schedule differs. It is bad if the first rate is another, or one that should be a quarter is above 70 %."""
+    share, told = 1 - np.array(before) / planned if args.get("anneal_lr") else np.ones(len(before)), []
+    for name in [x for x in ("policy_lr", "value_lr") if x in args and np.isfinite(log.get(x, np.nan)).any()]:
+        found = np.array(log[name]) / args[name]
+        off = np.nan_to_num(np.abs(found - share))
+        at, many = int(off.argmax()), (off > 0.01).sum()
+        number = (
+            f"{name} {args[name] * found[at]:.3g} {where[at]}, where the arguments say {args[name] * share[at]:.3g}"
+        )
+        text = f"The learning rate is not what the arguments say in {many:,} of {len(off):,} cases."
+        bad = off[0] > 0.01 or ((found > 0.7) & (share <= 0.25)).any()
+        told.append(verdict(many, text, number, BAD if bad else DIFFERS))
+    return min(told, key=lambda x: checks.ORDER.index(x.status)) if told else None
 
 
 @check("learning rates are what the arguments say", "update", after="logged")
@@ -530,16 +539,12 @@ def rates(s: Script) -> Verdict | None:
     fallen to a quarter and is above 70 %."""
     args, new, data, _ = s.new
     batch, size = s.module.estimate_advantages(args, new, data), args.num_envs * args.num_steps
-    planned, told = planned_steps(dict(args=vars(args))), []
     args = replace(args, **s.known(dict(policy_epochs=1, value_epochs=1)))
-    done = [0, planned // (4 * size) * size, 3 * planned // (4 * size) * size, planned - size]
-    states = [changed(copied(new), global_step=x, iteration=x // size) for x in done]
-    rows = [s.module.update(args, x, batch) for x in states]
-    for name in [x for x in ("policy_lr", "value_lr") if hasattr(args, x) and x in rows[0]]:
-        expected = 1 - np.array(done) / planned if s.option("anneal_lr") else np.ones(len(done))
-        found = np.array([row[name] for row in rows]) / getattr(args, name)
-        told.append(of_schedule(name, getattr(args, name), found, expected, [f"after {x:,} steps" for x in done]))
-    return min(told, key=lambda x: checks.ORDER.index(x.status)) if told else None
+    n = planned_steps(dict(args=vars(args))) // size
+    done = [0, n // 4, 3 * n // 4, n - 1]
+    rows = [s.module.update(args, changed(copied(new), iteration=x, global_step=x * size), batch) for x in done]
+    log = {name: [row[name] for row in rows] for name in rows[0]}
+    return of_schedule(vars(args), n * size, [x * size for x in done], log, [f"in iteration {x}" for x in done])
 
 
 def fitted(state: Any, name: str) -> Tensor:

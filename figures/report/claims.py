@@ -47,6 +47,39 @@ def each_blind() -> list[list[str]]:
     return rows
 
 
+def each_script() -> list[list[str]]:
+    """Returns the rows of a table with the rates of mechanical mutants of each script."""
+    return mutants.by_script(measured("report/mutants"))
+
+
+def each_function() -> list[list[str]]:
+    """Returns the rows of a table with the rates of mechanical mutants of each function."""
+    return mutants.by_function(measured("report/mutants"))
+
+
+def each_missed() -> list[list[str]]:
+    """Returns the rows of a table with the mutants of which the report said nothing."""
+    rows = [["script", "function", "the changed line, before and after"]]
+    for x in measured("report/mutants"):
+        if x["outcome"] in ("missed", "report stops"):
+            rows.append([x["script"], x["function"], "`" + x["what"].replace("|", "/").replace("`", "'") + "`"])
+    return rows
+
+
+def each_untrained() -> list[list[str]]:
+    """Returns the rows of a table with today's verdicts on bugs and edits of scripts that have not trained."""
+    return plant.rates(measured("report/untrained"))
+
+
+def each_edit() -> list[list[str]]:
+    """Returns the rows of a table with what today's checks say of healthy edits."""
+    rows = [["edit", "what it does", "`--quick`", "what is said"]]
+    for x in [x for x in measured("report/untrained") if x["kind"] == plant.EDITS]:
+        said = "; ".join(f"{y['check']}: {y['number']}" for y in x["findings"])
+        rows.append([x["name"], x["what"], plant.outcome(x), said])
+    return rows
+
+
 def each_healthy() -> list[list[str]]:
     """Returns the rows of a table with how many verdicts of each kind healthy runs got."""
     rows = [["healthy run", "good", "cannot tell", "caution or bad"]]
@@ -74,6 +107,11 @@ TABLES = {
     "blind": each_blind,
     "bugs": each_bug,
     "healthy": each_healthy,
+    "scripts": each_script,
+    "functions": each_function,
+    "missed": each_missed,
+    "untrained": each_untrained,
+    "edits": each_edit,
     "references": each_reference,
 }
 PICTURES = {}
