@@ -184,11 +184,13 @@ class Script:
             state = self.module.State(args)
         return args, state, *play(self.module, replace(args, num_steps=self.steps), state)
 
-    def updated(self, args: Any = None, global_step: int | None = None, **parts: Tensor) -> tuple:
-        """Returns the state after an update of two epochs on the batch, or on a changed one, and what it logs."""
+    def updated(self, args: Any = None, global_step: Any = None, policy: Any = None, **parts: Tensor) -> tuple:
+        """Returns the state after an update of two epochs on the batch, or on a changed one, and what it logs. It may
+        begin with another policy, or after another number of steps."""
         args = args or self.with_options(policy_epochs=2, value_epochs=2)
         state = changed(copied(self.state), rng=np.random.default_rng(1))
         state.global_step = state.global_step if global_step is None else global_step
+        state.policy = policy or state.policy
         return state, self.module.update(args, state, self.batch | parts)
 
     an_update = cached_property(lambda self: self.updated())

@@ -152,6 +152,30 @@ def rewards(s: Script) -> Verdict:
     return of_rows(wrong, text + f", where {limit:.3g} is the most." * bool(np.isfinite(limit)))
 
 
+@check("networks begin as the arguments say", "State, mlp")
+def initialization(s: Script) -> Verdict | None:
+    """In a new run biases are 0. With --orthogonal-init rows or columns of the weights are orthogonal, with a gain of
+    sqrt(2), and of 0.01 in the policy's last layer and 1 in the value network's; without, weights are Xavier's uniform
+    ones. A script without this argument may do either."""
+    if hasattr(s.args, "schedule_steps"):
+        return None  # how an agent of Stable-Baselines3 began is not known
+    flag, state, wrong = s.option("orthogonal_init", None), s.new[1], []
+    for name, gain in [(x, y) for x, y in (("policy", 0.01), ("value", 1.0)) if hasattr(state, x)]:
+        layers = [x for x in getattr(state, name).modules() if isinstance(x, nn.Linear)]
+        for k, layer in enumerate(layers):
+            W = layer.weight.detach().double()
+            product = (W @ W.T if len(W) <= W.shape[1] else W.T @ W) / (gain if layer is layers[-1] else 2**0.5) ** 2
+            bound = (6 / sum(W.shape)) ** 0.5
+            kinds = {True: bool((product - torch.eye(len(product))).abs().max() < 0.01)}
+            scatter = 2.5 * W.numel() ** -0.5  # five standard errors of a uniform sample's standard deviation
+            kinds[False] = bool(W.abs().max() <= 1.001 * bound and abs(W.std() / bound * 3**0.5 - 1) < scatter)
+            right = any(kinds.values()) if flag is None else kinds[flag]
+            wrong += [f"layer {k} of the {name}"] * (not right or bool(layer.bias.any()))
+    how = {True: "orthogonal", False: "Xavier's", None: "orthogonal or Xavier's"}[flag]
+    text = f"Not {how}, or with other gains or biases: {', '.join(wrong)}."
+    return verdict(wrong, text, how, DIFFERS)
+
+
 @check("running statistics are those of what a new run saw", "RunningStats, normalize_obs, scale_reward")
 def running_statistics(s: Script) -> Verdict | None:
     """After the first rollout of a new run, mean and standard deviation of the observations' statistics are those of
@@ -434,16 +458,21 @@ def equal_updates(s: Script) -> Verdict:
 @check("restore gives back what a checkpoint holds", "restore, save_checkpoint")
 def restored(s: Script) -> Verdict:
     """After restore, every part of the State that the checkpoint has is the checkpoint's, bit for bit, and it has every
-    part that can be saved: networks, statistics, Adam's moments and the counters."""
-    checkpoint, state = s.module.load_checkpoint(s.checkpoint.path), s.module.State(s.args)
-    checkpoint.pop("workers", None)  # whose unfinished episodes would be played again
+    part that can be saved: networks, statistics, Adam's moments and the counters. So are the unfinished episodes, where
+    the environment repeats them."""
+    checkpoint, state = s.module.load_checkpoint(s.checkpoint.path), s.module.State(s.wide)
     s.module.restore(state, checkpoint)
+    if state.__dict__.get("inexact_resumes") != checkpoint.get("inexact_resumes"):
+        del state.inexact_resumes  # which is judged by the run's half
+        checkpoint.pop("workers")
+    episodes = [x for x in zip(state.workers, checkpoint.pop("workers", [])) if x[1]["obs"] is not None]
+    lost_episodes = any(not np.array_equal(getattr(x, k), y[k]) for x, y in episodes for k in y)
     parts = {x: y.state_dict() if hasattr(y, "state_dict") else y for x, y in vars(state).items()}
     parts = {x: tree_leaves(y) for x, y in parts.items() if x not in ("workers", "rng")}
     lost = [x for x, y in parts.items() if y and x not in checkpoint and all(map(torch.is_tensor, y))]
     theirs = {x: tree_leaves(checkpoint[x]) for x in parts if x in checkpoint}
     same = lambda x, y: len(x) == len(y) and all(np.array_equal(a, b) for a, b in zip(x, y))
-    wrong = lost + [x for x in theirs if not same(parts[x], theirs[x])]
+    wrong = lost + [x for x in theirs if not same(parts[x], theirs[x])] + ["an unfinished episode"] * lost_episodes
     return verdict(wrong, f"Not given back: {', '.join(wrong)}.", ", ".join(theirs))
 
 
@@ -477,8 +506,10 @@ def logged(s: Script) -> Verdict:
     """An update counts one iteration and the steps of the batch. What it logs by these names is so, within 1 %: of the
     whole batch mean_kl and max_kl (old || new), max_ratio, effective_sample_size (the ratios' mean squared by their
     mean square), clip_fraction, explained_variance (of the targets by the values before the fit) and, where actions
-    are not squashed, entropy."""
-    (state, mine), batch = s.an_update, s.batch
+    are not squashed, entropy. The update begins with a policy that has moved by 0.1 nats, so that directions of the KL
+    are told apart."""
+    batch, start = s.batch, moved(s.state.policy, lambda x: kls(x, s.batch).mean() > 0.1)
+    state, mine = s.updated(policy=start)
     pi, kl = state.policy(batch["obs"]), kls(state.policy, batch)
     ratios = torch.exp(pi.log_prob(batch["actions"]) - batch["old_log_probs"]).detach()
     true = dict(mean_kl=kl.mean(), max_kl=kl.max(), max_ratio=ratios.max(), entropy=pi.entropy().mean())
@@ -557,11 +588,12 @@ def fitted(state: Any, name: str) -> Tensor:
 
 @check("the steps inside updates are Adam's", "update, fit, fit_policy", after="equal_updates minibatches logged")
 def adam(s: Script) -> Verdict | None:
-    """In a new run that counts as a quarter done, three updates of four epochs of one minibatch end within 1 % of the
-    way from where torch.optim.Adam ends along the script's losses (a healthy script: 0.003 %), with the rates that the
-    updates return, and each network's gradient clipped where the arguments say so: to a norm of 0.01, so that the clip
-    acts, and to 1e6, so that it must not. V-MPO's multipliers move with its policy, unclipped, and stay above their
-    least value."""
+    """In a new run that counts as a quarter done, three updates of four epochs of one minibatch end within 1 % of
+    the way from where torch.optim.Adam ends along the script's losses (a healthy script: 0.003 %), with the rates
+    that the updates return, and each network's gradient clipped where the arguments say so: to a norm of 0.01, so
+    that the clip acts, and to 1e6, so that it must not. V-MPO's multipliers move with its policy, unclipped, and
+    stay above their least value. The mean loss and gradient norm that the first update logs are those of its
+    steps."""
     args, new, data, _ = s.new
     names = [x for x in ("policy", "value") if {f"{x}_lr", f"{x}_epochs", "num_minibatches"} <= vars(args).keys()]
     batch, told = s.module.estimate_advantages(args, new, data), []
@@ -581,7 +613,7 @@ def adam(s: Script) -> Verdict | None:
         for x in names:
             mine = [fitted(y, x) - fitted(start, x) for y in (ends[0], ends[2])]
             for eps in (1e-5, 1e-8):
-                way = adam_way(s, args, x, start, thirds, [row[f"{x}_lr"] for row in logs], eps)
+                way, log = adam_way(s, args, x, start, thirds, [row[f"{x}_lr"] for row in logs], eps)
                 first, last = (((a - b).norm() / b.norm()).nan_to_num(math.inf).item() for a, b in zip(mine, way))
                 if last <= 0.01:
                     break
@@ -591,11 +623,18 @@ def adam(s: Script) -> Verdict | None:
                 when = "within the first update: moments, gradient, clip or batch are others"
                 when = when if first > 0.01 else "after it: Adam's state does not go on"
                 return Verdict(BAD, f"Steps of the {x}{clip} part from Adam's {when}.", told[-1])
+            off = [y for y in log if y in logs[0] and not abs(logs[0][y] - log[y]) <= 0.01 * abs(log[y]) + 1e-6]
+            if off:
+                number = ", ".join(f"{y} {logs[0][y]:.4g} in place of {log[y]:.4g}" for y in off)
+                return Verdict(
+                    BAD, f"The steps of the {x}{clip} are Adam's, and what is logged of them is not.", number
+                )
     return Verdict(GOOD, "", "; ".join(told)) if names else None  # trust regions, or one optimizer for both
 
 
-def adam_way(s: Script, args: Any, name: str, start: Any, batches: list, rates: list, eps: float) -> list[Tensor]:
-    """Returns how far torch.optim.Adam takes what an Adam steps in four steps, and in twelve."""
+def adam_way(s: Script, args: Any, name: str, start: Any, batches: list, rates: list, eps: float) -> tuple:
+    """Returns how far torch.optim.Adam takes what an Adam steps in four steps, and in twelve, and what an update should
+    log of the four: the means of the losses and of the gradient's norms, and the share of those that were clipped."""
     network, loss = copy.deepcopy(getattr(start, name)), getattr(s.module, f"{name}_loss")
     multipliers = fitted(start, name)[len(flat(start, name)) :].requires_grad_()  # none but V-MPO's
     # A script with one clip alone (TRPO+: the value network's; REINFORCE: the policy's) calls it grad_clip.
@@ -603,6 +642,7 @@ def adam_way(s: Script, args: Any, name: str, start: Any, batches: list, rates: 
     clips = getattr(args, "value_grad_clip" if of_value else "grad_clip", True)
     most = getattr(args, "max_grad_norm", math.inf) if clips else math.inf
     optimizer, ways = torch.optim.Adam([*network.parameters(), multipliers], eps=eps), []
+    losses = []
     for batch, rate in [(x, rate) for x, rate in zip(batches, rates) for _ in range(4)]:
         optimizer.param_groups[0]["lr"] = rate
         optimizer.zero_grad()
@@ -612,12 +652,15 @@ def adam_way(s: Script, args: Any, name: str, start: Any, batches: list, rates: 
             multiplier_loss(args, multipliers, said, batch).backward(retain_graph=True)
             network.zero_grad()
             batch = batch | dict(multipliers=multipliers.detach().clone())
-        loss(args, said, batch).backward()
-        nn.utils.clip_grad_norm_(network.parameters(), most)
+        value = loss(args, said, batch)
+        value.backward()
+        norm = nn.utils.clip_grad_norm_(network.parameters(), most)
+        losses.append([value.item(), norm.item(), float(norm > most)])
         optimizer.step()
         multipliers.data.clamp_(min=getattr(args, "min_multiplier", 0.0))
         ways.append(torch.cat([lab.flat_parameters(network), multipliers.detach()]) - fitted(start, name))
-    return [ways[3], ways[11]]
+    means = np.mean(losses[:4], 0)
+    return [ways[3], ways[11]], {f"{name}_{x}": y for x, y in zip(("loss", "grad_norm", "grads_clipped"), means)}
 
 
 @check("the policy's step is a natural gradient's", "natural_gradient_step, conjugate_gradient, fisher_vector_product")
