@@ -191,14 +191,18 @@ def main() -> None:
             print("  ".join(row))
         return
     if args.untrained:
-        found = []
-        for bug in tqdm([x for x in read_bugs() if not x.trained and re.search(args.only, x.name)], mininterval=30):
+        path = out / "untrained.jsonl"
+        kept = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        work = [x for x in reversed(read_bugs()) if not x.trained and re.search(args.only, x.name)]
+        for bug in tqdm([x for x in work if x.name not in [y["name"] for y in kept]], mininterval=30):
             with tempfile.TemporaryDirectory() as folder:
                 told = judge_untrained(bug.script, plant(bug, out), Path(folder) / "run")
-            told = [
-                {key: x[key] for key in ("check", "status", "text", "number")} for x in told if x["status"] != "good"
-            ]
-            found.append(dict(kind=bug.kind, name=bug.name, what=bug.what, checks=bug.checks, findings=told))
+            keys = ("check", "status", "text", "number")
+            told = [{key: x[key] for key in keys} for x in told if x["status"] != "good"]
+            kept.append(dict(kind=bug.kind, name=bug.name, what=bug.what, checks=bug.checks, findings=told))
+            with path.open("a") as file:
+                print(json.dumps(kept[-1]), file=file)
+        found = [x for x in reversed(kept) if re.search(args.only, x["name"])]
         (out / "untrained.json").write_text("[\n" + ",\n".join(map(json.dumps, found)) + "\n]\n")
         for row in rates(found):
             print("  ".join(row))
