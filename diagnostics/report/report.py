@@ -15,6 +15,7 @@ import subprocess
 import sys
 import textwrap
 import traceback
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -82,14 +83,11 @@ def find(args: Args, opened: list[list[lab.Checkpoint]]) -> list[dict[str, Any]]
         found = [dict(half=SCRIPT) | x for x in of_script(run, args.meant)]
         if run.progress:  # which may not have begun
             found += [dict(half=RUN) | x for x in checks.judge(run_checks.CHECKS, run, found, args.meant)]
-        found = sorted(
-            [dict(run=str(folder.resolve())) | x for x in found], key=lambda x: checks.ORDER.index(x["status"])
-        )
+        found = [dict(run=str(folder.resolve())) | x for status in checks.ORDER for x in found if x["status"] == status]
         flags = " ".join(rewards.flag(*x) for x in run.given.items())
         title = f"{config['args']['env_id']}, {checkpoints[0].script.name} {flags}".strip()
         title += f", seed {config['args']['seed']}: {folder}"
-        counts = {x: [y["status"] for y in found].count(x) for x in checks.ORDER}
-        sums = ", ".join(f"{n} {x}" for x, n in counts.items() if n)
+        sums = ", ".join(f"{n} {status}" for status, n in Counter(x["status"] for x in found).items())
         at = f"The script was checked at iteration {run.iteration}. Nothing else was tested."
         if run.iteration == 0 and len(checkpoints) > 1:
             at += " Only the untrained policy can be measured: train with a smaller --checkpoint-every for more."
@@ -97,9 +95,8 @@ def find(args: Args, opened: list[list[lab.Checkpoint]]) -> list[dict[str, Any]]
     (out / "verdicts.json").write_text(json.dumps([x for run in page for x in run["found"]], indent=1))
     loader, pictures = jinja2.FileSystemLoader(Path(__file__).parent), sorted(x.name for x in out.glob("*.png"))
     template = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True).get_template("report.html.jinja")
-    (out / "report.html").write_text(
-        template.render(runs=page, halves=(SCRIPT, RUN), alarms=checks.ALARMS, pictures=pictures)
-    )
+    shown = dict(runs=page, halves=(SCRIPT, RUN), alarms=checks.ALARMS, pictures=pictures)
+    (out / "report.html").write_text(template.render(shown))
     return page
 
 
@@ -121,9 +118,8 @@ def sentence(x: dict[str, Any]) -> str:
     alarm = x["status"] in checks.ALARMS
     look = f" Look at {x['where']}." if alarm and x["where"] and ".py" not in x["where"] else ""
     name = f"{x['check']}: " if alarm or x["status"] == checks.MEANT else ""
-    return f"[{x['status']}] {name}{x['text'] + look if x['text'] else x['tested']}" + f" ({x['number']})" * bool(
-        x["number"]
-    )
+    number = f" ({x['number']})" if x["number"] else ""
+    return f"[{x['status']}] {name}{x['text'] + look if x['text'] else x['tested']}{number}"
 
 
 def main(argv: list[str] | None = None) -> None:

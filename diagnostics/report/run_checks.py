@@ -24,7 +24,7 @@ from script_checks import of_schedule
 
 CHECKS: list[checks.Check] = []
 check = checks.into(CHECKS)
-SCRIPT = " ".join(x.find.__name__ for x in script_checks.CHECKS)  # what may explain how a run went
+SCRIPT = " ".join(["sampled", *(x.find.__name__ for x in script_checks.CHECKS)])  # what may explain how a run went
 # Of each diagnostic the file of its rows, and what tells in a row how much was sampled for it.
 ROWS = dict(gradient="true_pairs", trust_region="heldout_pairs", value="heldout_pairs", updates="reward_pairs")
 REFERENCE = Path(__file__).with_name("reference.json")

@@ -463,8 +463,7 @@ def restored(s: Script) -> Verdict:
     checkpoint, state = s.module.load_checkpoint(s.checkpoint.path), s.module.State(s.wide)
     s.module.restore(state, checkpoint)
     if state.__dict__.get("inexact_resumes") != checkpoint.get("inexact_resumes"):
-        del state.inexact_resumes  # which is judged by the run's half
-        checkpoint.pop("workers")
+        del state.inexact_resumes, checkpoint["workers"]  # which the run's half judges
     episodes = [x for x in zip(state.workers, checkpoint.pop("workers", [])) if x[1]["obs"] is not None]
     lost_episodes = any(not np.array_equal(getattr(x, k), y[k]) for x, y in episodes for k in y)
     parts = {x: y.state_dict() if hasattr(y, "state_dict") else y for x, y in vars(state).items()}
@@ -626,9 +625,7 @@ def adam(s: Script) -> Verdict | None:
             off = [y for y in log if y in logs[0] and not abs(logs[0][y] - log[y]) <= 0.01 * abs(log[y]) + 1e-6]
             if off:
                 number = ", ".join(f"{y} {logs[0][y]:.4g} in place of {log[y]:.4g}" for y in off)
-                return Verdict(
-                    BAD, f"The steps of the {x}{clip} are Adam's, and what is logged of them is not.", number
-                )
+                return Verdict(BAD, f"Steps of the {x}{clip} are Adam's, but what is logged of them is not so.", number)
     return Verdict(GOOD, "", "; ".join(told)) if names else None  # trust regions, or one optimizer for both
 
 
@@ -641,8 +638,7 @@ def adam_way(s: Script, args: Any, name: str, start: Any, batches: list, rates: 
     of_value = name == "value" and hasattr(args, "value_grad_clip")
     clips = getattr(args, "value_grad_clip" if of_value else "grad_clip", True)
     most = getattr(args, "max_grad_norm", math.inf) if clips else math.inf
-    optimizer, ways = torch.optim.Adam([*network.parameters(), multipliers], eps=eps), []
-    losses = []
+    optimizer, ways, losses = torch.optim.Adam([*network.parameters(), multipliers], eps=eps), [], []
     for batch, rate in [(x, rate) for x, rate in zip(batches, rates) for _ in range(4)]:
         optimizer.param_groups[0]["lr"] = rate
         optimizer.zero_grad()
