@@ -50,7 +50,9 @@ def judge(checks: list[Check], subject: Any, before: Any = (), meant: Any = ()) 
             verdict = Verdict(CANNOT_TELL, f"Whether {tested} could not be tested: {name}")
         if not verdict:
             continue
-        causes = [x["check"] for x in [*before, *found] if x["status"] == BAD and x["check"] in after]
+        # What only differs explains no more than what differs, too.
+        explains = {BAD, verdict.status} if verdict.status == DIFFERS else {BAD}
+        causes = [x["check"] for x in [*before, *found] if x["status"] in explains and x["check"] in after]
         if verdict.status in ALARMS and find.__name__ in meant:
             verdict = verdict._replace(status=MEANT)
         elif causes and verdict.status in (*ALARMS, CANNOT_TELL):

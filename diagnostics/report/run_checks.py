@@ -199,9 +199,7 @@ def reference(run: Run) -> Verdict | None:
     at = min(int(steps[-1]) // EVERY, len(known["returns"][0]))
     here = (steps > EVERY * (at - 1)) & (steps <= EVERY * at) & np.isfinite(returns)
     if not at or not here.any():
-        return Verdict(
-            CANNOT_TELL, "Its return is not compared: no episode ended near a point of the reference's curves."
-        )
+        return Verdict(CANNOT_TELL, "Its return is not compared: no episode ended near a point of the reference.")
     mine, others = np.average(returns[here], weights=episodes[here]), [x[at - 1] for x in known["returns"]]
     unlike = [x for x, y in run.given.items() if known["kind"].get(x) != y]
     number = f"{short(mine)} after {EVERY * at:,} steps, where {len(others)} runs of ppo.py with its defaults had "

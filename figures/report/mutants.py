@@ -21,16 +21,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import checks
-import lab
 import numpy as np
-import report
 import torch
 from scipy import stats
 from torch.utils._pytree import tree_leaves
 from tqdm import tqdm
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path += [str(ROOT / "diagnostics" / x) for x in ("", "report")]
+
+import checks  # noqa: E402
+import lab  # noqa: E402
+import report  # noqa: E402
+
 SCRIPTS = "ppo ppo_m ppo_noclip a2c reinforce trpo trpo_plus vmpo".split()
 # What reads arguments, names folders and writes for people is not what the report judges.
 LEFT_OUT = "main check_arguments run_folder open_run write_config record Args".split()
