@@ -62,7 +62,7 @@ def each_missed() -> list[list[str]]:
     rows = [["script", "function", "the changed line, before and after"]]
     for x in measured("report/mutants"):
         if x["outcome"] in ("missed", "report stops"):
-            rows.append([x["script"], x["function"], "`" + x["what"].replace("|", "/").replace("`", "'") + "`"])
+            rows.append([x["script"], x["function"], "`" + x["what"].replace("|", "\\|").replace("`", "'") + "`"])
     return rows
 
 
