@@ -568,6 +568,8 @@ def rates(s: Script) -> Verdict | None:
     training, and in the last. Another schedule differs; it is bad if the first rate is another, or if it should have
     fallen to a quarter and is above 70 %."""
     args, new, data, _ = s.new
+    if not {"policy_lr", "value_lr"} & vars(args).keys():
+        return None
     batch, size = s.module.estimate_advantages(args, new, data), args.num_envs * args.num_steps
     args = replace(args, **s.known(dict(policy_epochs=1, value_epochs=1)))
     n = planned_steps(dict(args=vars(args))) // size
@@ -595,6 +597,8 @@ def adam(s: Script) -> Verdict | None:
     steps."""
     args, new, data, _ = s.new
     names = [x for x in ("policy", "value") if {f"{x}_lr", f"{x}_epochs", "num_minibatches"} <= vars(args).keys()]
+    if not names:
+        return None  # one optimizer steps both networks
     batch, told = s.module.estimate_advantages(args, new, data), []
     planned, size = planned_steps(dict(args=vars(args))), args.num_envs * args.num_steps
     for most in [0.01, 1e6] if hasattr(args, "max_grad_norm") else [math.inf]:
@@ -626,7 +630,7 @@ def adam(s: Script) -> Verdict | None:
             if off:
                 number = ", ".join(f"{y} {logs[0][y]:.4g} in place of {log[y]:.4g}" for y in off)
                 return Verdict(BAD, f"Steps of the {x}{clip} are Adam's, but what is logged of them is not so.", number)
-    return Verdict(GOOD, "", "; ".join(told)) if names else None  # trust regions, or one optimizer for both
+    return Verdict(GOOD, "", "; ".join(told))
 
 
 def adam_way(s: Script, args: Any, name: str, start: Any, batches: list, rates: list, eps: float) -> tuple:
