@@ -3,51 +3,54 @@ script is accused. figures/report/plant.py trains the same bugs and counts."""
 
 import sys
 
-import lab
 import pytest
 from conftest import ALGOS, ROOT, load
 
 sys.path.append(str(ROOT / "figures" / "report"))
+import mutants
 import plant
 
-SETTINGS = dict(env_id="Hopper-v5", num_steps=256, num_minibatches=4, total_timesteps=10_240, compile=False)
-SETTINGS |= dict(checkpoint_every=3, entropy_coef=0.01, bound_action="clip")
+
+def judge(*about, **settings):
+    return {x["check"]: x["status"] for x in plant.judge_untrained(*about, **settings)}
 
 
-@pytest.fixture(scope="module")
-def judged(tmp_path_factory):
-    """Returns a function that judges a script at the first checkpoint of a run that has not trained."""
-    recorded, checks = load("recorded"), load("checks")
-
-    def judge(algo, script, names=None, **settings):
-        module, folder = load(algo), tmp_path_factory.mktemp("runs")
-        known = {x for x in module.Args.__dataclass_fields__}
-        args = module.Args(**{x: y for x, y in (SETTINGS | settings).items() if x in known})
-        (folder / "checkpoints").mkdir()
-        module.write_config(args, folder)
-        module.save_checkpoint(args, folder, module.State(args))
-        subject = recorded.Script(lab.Checkpoint(script, folder, 0), 0)
-        chosen = [x for x in load("script_checks").CHECKS if names is None or x.find.__name__ in names]
-        return {x["check"]: x["status"] for x in checks.judge(chosen, subject)}
-
-    return judge
-
-
-BUGS = plant.read_bugs()
-
-
-@pytest.mark.parametrize("bug", BUGS, ids=lambda x: x.name)
-def test_each_bug_is_named(bug, judged, tmp_path):
+@pytest.mark.parametrize("bug", plant.read_bugs(), ids=lambda x: x.name)
+def test_each_bug_is_named_and_no_healthy_edit_accused(bug, tmp_path):
+    """An edit that people mean may differ, and then by the checks that are given for it."""
     script = plant.plant(bug, tmp_path)  # it stops where an edit fits no or two places
-    if not bug.trained:
-        found = judged(bug.script, script, bug.checks)
-        assert {"bad", "caution"} & set(found.values()), found
+    if bug.kind == plant.EDITS:
+        found = judge(bug.script, script, tmp_path / "run")
+        assert {x for x in found if found[x] != "good"} <= {*bug.checks} and "bad" not in found.values(), found
+    elif not bug.trained:
+        found = judge(bug.script, script, tmp_path / "run", bug.checks)
+        assert {"bad", "differs"} & set(found.values()), found
 
 
 @pytest.mark.parametrize("switched", (False, True))
 @pytest.mark.parametrize("algo", ALGOS)
-def test_no_healthy_script_is_accused(algo, switched, judged):
+def test_no_healthy_script_is_accused(algo, switched, tmp_path):
     """It is judged with its defaults, and with all of its on/off flags switched."""
     flags = {name: not x for name, x in vars(load(algo).Args()).items() if isinstance(x, bool) and switched}
-    found = judged(algo, ROOT / "algos" / f"{algo}.py", **flags | dict(compile=False))
+    found = judge(algo, ROOT / "algos" / f"{algo}.py", tmp_path / "run", **flags | dict(compile=False))
     assert set(found.values()) == {"good"} and len(found) >= 15 - switched
+
+
+def test_mutants_stop_are_set_aside_or_are_judged(tmp_path):
+    """The program that counts them tells apart what stops, what is the same to the bit, and what is named."""
+    drawn = list(mutants.draw("ppo_m", 9, 1))
+    assert drawn == list(mutants.draw("ppo_m", 9, 1)) and len({x.source for x in drawn}) == 9
+    for mutant in drawn:
+        compile(mutant.source, "mutant", "exec")
+    source = (ROOT / "algos" / "ppo_m.py").read_text()
+    edits = {
+        "named": ("torch.minimum(ratios", "torch.maximum(ratios"),
+        "stops": ("rows, episodes = [], []", "rows = []"),
+    }
+    edits["same bits"] = ("num_envs: int = 1 ", "num_envs: int = 2 ")  # which is given, so its default does not matter
+    original = mutants.outcome(mutants.Mutant("ppo_m", "", 0, "", [], source), None, tmp_path / "itself")
+    assert original["alarms"] == []
+    for expected, (old, new) in edits.items():
+        assert source.count(old) == 1
+        mutant = mutants.Mutant("ppo_m", "policy_loss", 0, "", ["policy_loss"], source.replace(old, new))
+        assert mutants.outcome(mutant, original["bits"], tmp_path / expected)["outcome"] == expected

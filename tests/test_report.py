@@ -1,5 +1,6 @@
 """The report of a run: the checks of a run on known numbers, and its page. Those of a script are in test_checks."""
 
+import dataclasses
 import json
 import math
 import shutil
@@ -12,7 +13,7 @@ import lab
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT, checkpoints, flags_of, load
+from conftest import ALGOS, ROOT, checkpoints, flags_of, load
 
 CHECKS = {x.find.__name__: x.find for x in load("run_checks").CHECKS}
 ARGS = dict(num_envs=1, num_steps=10, anneal_lr=True, policy_lr=3e-4)
@@ -24,7 +25,7 @@ def judge(name, columns=None, saved=None, rows=(), args=None, n=40, **parts):
     run = SimpleNamespace(args=ARGS | (args or {}), progress=progress, saved=saved or {0: {}, n: {}}, batch_size=10)
     run.config, run.planned = dict(algo="ppo", args=run.args), 400
     run.logged = lambda x: progress.get(x, np.full(n, np.nan))
-    run.rows = lambda _: list(rows)
+    run.rows, run.given = lambda _: list(rows), {}
     vars(run).update(parts)
     return CHECKS[name](run)
 
@@ -45,12 +46,50 @@ def test_it_learned():
 
 
 def test_learning_rates():
+    """A schedule of one's own differs. It is bad that the first rate is another, or that it hardly falls."""
     share = 1 - np.arange(40) / 40
-    assert judge("rates", dict(policy_lr=3e-4 * share)).status == "good"
-    assert judge("rates", dict(policy_lr=3e-4 * share), args=dict(anneal_lr=False)).status == "bad"
-    found = judge("rates", dict(policy_lr=3e-4 * (1 - np.arange(40) / 4000)))  # as if a step were an iteration
-    assert found.status == "bad" and "policy_lr 0.000297 in iteration 39, where they say 7.5e-06" in found.number
-    assert judge("rates") is None
+    of = lambda rates, **args: judge("logged_rates", dict(policy_lr=rates), args=args)
+    assert of(3e-4 * share).status == "good"
+    assert of(3e-4 * share, anneal_lr=False).status == of(3e-4 * share**2).status == "differs"
+    found = of(3e-4 * (1 - np.arange(40) / 4000))  # as if a step were an iteration
+    assert (
+        found.status == "bad" and "policy_lr 0.000297 in iteration 39, where the arguments say 7.5e-06" in found.number
+    )
+    assert of(9e-3 * share).status == "bad" and judge("logged_rates").status == "cannot tell"
+
+
+def test_resumptions_and_natural_steps():
+    saved = lambda *at: {0: dict(inexact_resumes=[]), 40: dict(inexact_resumes=[*at])}
+    assert judge("resumed", saved=saved()).status == "good" and judge("resumed") is None
+    found = judge("resumed", saved=saved(3, 7))
+    assert found.status == "caution" and "in iteration 3, 7" in found.text
+    of = lambda residual, step: judge(
+        "solved", dict(cg_residual=np.full(40, residual), line_search_step=np.full(40, step))
+    )
+    assert of(0.1, 1.0).status == "good" and judge("solved") is None
+    assert "hardly solves" in of(0.9, 1.0).text and "refuses" in of(0.1, 0.0).text
+
+
+def test_a_first_cause_is_named_and_what_is_meant_is_no_alarm():
+    checks, bad = load("checks"), load("checks").Verdict("bad", "wrong", "3 of 5")
+    known = []
+    for name, verdict, after in (("first", bad, ""), ("second", bad, "first"), ("third", bad, "second")):
+        find = lambda _, verdict=verdict: verdict
+        find.__name__, find.__doc__ = name, "A rule."
+        checks.into(known)(name, after=after)(find)
+    statuses = lambda **options: [x["status"] for x in checks.judge(known, None, **options)]
+    assert statuses() == ["bad", "cannot tell", "bad"] and statuses(meant=["first"]) == ["meant", "bad", "cannot tell"]
+    assert statuses(before=[dict(check="second", status="bad")])[2] == "cannot tell"
+    assert "what first says may be the cause" in checks.judge(known, None)[1]["text"]
+
+
+@pytest.mark.parametrize("algo", ALGOS)
+def test_a_default_run_differs_in_nothing(algo):
+    """It has no argument of its own beside reference runs, which have the defaults of ppo.py."""
+    of = lambda name: dict(algo=name, args=json.loads(json.dumps(dataclasses.asdict(load(name).Args()))))
+    assert load("run_checks").given(of(algo), ROOT / "algos" / f"{algo}.py") == {}
+    known = json.loads(load("run_checks").REFERENCE.read_text())
+    assert all(load("rewards").differing([x["kind"], load("rewards").setting(of("ppo"))]) == [] for x in known.values())
 
 
 def test_every_part_goes_on():
@@ -101,7 +140,7 @@ def test_steps_are_short():
 def test_the_batch_of_ten(ends, status, monkeypatch):
     monkeypatch.setattr(load("run_checks").gradient, "noise_scale", lambda row: dict(mean=9, interval=ends))
     assert judge("batch", rows=[dict(iteration=3)]).status == status
-    assert judge("batch") is None
+    assert judge("batch").status == "not measured"
 
 
 @pytest.mark.parametrize(
@@ -111,7 +150,7 @@ def test_the_batch_of_ten(ends, status, monkeypatch):
         ([0, 0, 1], "cannot tell"),
         ([1, -1, 1], "caution"),
         ([-1], "bad"),
-        ([], None),
+        ([], "not measured"),
         ([0.1], "good"),
         ([0.1] * 5, "cannot tell"),
     ],
@@ -120,8 +159,7 @@ def test_updates_raise_the_return(changes, status):
     """The last cannot be told: of one checkpoint, its interval of 0.1 +- 0.09 would exclude 0, and of five not."""
     scatter = lambda x: (-0.0362, 0, 0.0362) if x == 0.1 else (-0.1, 0, 0.1)
     of = lambda x: [dict(difference=dict(mean=x + y)) for y in scatter(x)]
-    found = judge("gains", rows=[dict(iteration=0, step_pairs=10, changes=of(x)) for x in changes])
-    assert (found and found.status) == status
+    assert judge("gains", rows=[dict(iteration=0, step_pairs=10, changes=of(x)) for x in changes]).status == status
 
 
 @pytest.mark.parametrize(
@@ -148,7 +186,10 @@ def test_the_end_and_the_reference_runs():
     columns = dict(episodic_return=np.full(40, 99.0), global_step=2048.0 * np.arange(1, 41))
     found = judge("reference", columns, args=dict(env_id="Hopper-v5"))
     assert found.status == "no verdict" and found.number.startswith("99 after 81,920 steps, where 10 runs of ppo.py")
-    assert judge("reference", columns, args=dict(env_id="Elsewhere-v0")) is None
+    assert (
+        "own gamma are not" in judge("reference", columns, args=dict(env_id="Hopper-v5"), given=dict(gamma=0.9)).number
+    )
+    assert judge("reference", columns, args=dict(env_id="Elsewhere-v0")).status == "cannot tell"
 
 
 def train(folder, **settings):
@@ -192,7 +233,7 @@ def test_the_report_runs_what_is_missing_and_shows_its_rows_and_pictures(known, 
     page = Page(runs / "run" / "figures" / "report.html")
     pictures = {path.name for path in (runs / "run" / "figures").glob("*.png")}
     assert {x for x in page.loaded if x.endswith(".png")} == pictures
-    assert "nor held out at 1 checkpoints" in told and "Not measured" not in told and "noise scale" in told
+    assert "nor held out at 1 checkpoints" in told and "[not measured]" not in told and "noise scale" in told
     rows = {path: path.read_bytes() for path in (runs / "run" / "figures").glob("*.jsonl")}
     assert {path.stem for path in rows} == set(sizes)
     load("report").main([str(runs / "run"), "--jobs", "1"])
@@ -240,7 +281,7 @@ def test_normalizers_that_hide_what_matters_are_named():
     data = dict(obs=(obs - known.mean) / (known.std + 1e-8), rewards=np.zeros(200), ends=np.arange(200) % 20 == 19)
     options = dict(obs_clip=True, obs_clip_range=10, obs_norm=True)
     script = SimpleNamespace(first=(data, dict(obs=obs)), steps=200, new=(0, 0, 0, dict(obs=obs)))
-    script.statistics, script.option = lambda _: known, options.get
+    script.statistics, script.option, script.wide = lambda _: known, options.get, SimpleNamespace(**options)
     found = lambda: judge("normalizers", script=script)
     assert found().status == "good"
     data["obs"][50::40, 0] = 10  # one number of three, in each fortieth step
@@ -259,6 +300,7 @@ def test_bad_input_is_one_line(known, runs, capsys):
         ("bare", "No such file or directory"),
         ("run copy --out out", "the same run, twice"),
         ("run", "progress.csv is damaged"),
+        ("copy --meant value_lss", "no check has this name; there are order shapes"),
     ):
         capsys.readouterr()
         with pytest.raises(SystemExit) as ended:

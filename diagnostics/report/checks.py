@@ -1,6 +1,6 @@
 """This module says what a check is: one function that takes what it judges and returns a verdict, or None where it
-could test nothing. Its docstring is the rule, which the page prints, and its thresholds stand in it. So whoever changes
-or adds a check touches one place."""
+does not concern it (REINFORCE has no critic). Its docstring is the rule, which the page shows, and its thresholds stand
+in it. So whoever changes or adds a check touches one place. What it cannot judge it says, with the reason."""
 
 import warnings
 from collections.abc import Callable
@@ -10,6 +10,11 @@ import numpy as np
 from scipy import stats
 
 GOOD, CAUTION, BAD, CANNOT_TELL, FACT = "good", "caution", "bad", "cannot tell", "no verdict"
+DIFFERS = "differs"  # it is not what our script does, and may be meant
+MEANT = "meant"  # it would be bad or differ, and whoever asks has said that it is meant
+NOT_MEASURED = "not measured"  # a diagnostic would have to run first
+ALARMS = BAD, CAUTION, DIFFERS
+ORDER = [*ALARMS, MEANT, CANNOT_TELL, FACT, NOT_MEASURED, GOOD]
 
 
 class Verdict(NamedTuple):
@@ -22,26 +27,39 @@ class Check(NamedTuple):
     find: Callable[[Any], Verdict | None]
     tested: str  # what is so where the verdict is good
     where: str  # the script's functions to look at, or the diagnostic that measures the rows
+    after: tuple[str, ...]  # the checks whose alarm explains one of this check, which is then no finding
 
 
 def into(checks: list[Check]) -> Callable:
     """Returns the decorator that adds a function to a list of checks."""
-    return lambda tested, where="": lambda find: checks.append(Check(find, tested, where)) or find
+    return lambda tested, where="", after="": (
+        lambda find: checks.append(Check(find, tested, where, tuple(after.split()))) or find
+    )
 
 
-def judge(checks: list[Check], subject: Any) -> list[dict[str, Any]]:
+def judge(checks: list[Check], subject: Any, before: Any = (), meant: Any = ()) -> list[dict[str, Any]]:
     """Returns what each check finds that has something to say. A script may do what no check expects; then that check
-    says so, and the others are still made."""
+    says so, and the others are still made. `before` is what other checks have found, and `meant` names those whose
+    alarms are meant."""
     found = []
-    for find, tested, where in checks:
+    for find, tested, where, after in checks:
         try:
             verdict = find(subject)
         except Exception as error:
             name = f"{type(error).__name__}: {' '.join(str(error).split())}"
             verdict = Verdict(CANNOT_TELL, f"Whether {tested} could not be tested: {name}")
-        if verdict:
-            about = dict(check=find.__name__, tested=tested, where=where, rule=" ".join(find.__doc__.split()))
-            found.append(about | verdict._asdict())
+        if not verdict:
+            continue
+        # What only differs explains no more than what differs, too.
+        explains = {BAD, verdict.status} if verdict.status == DIFFERS else {BAD}
+        causes = [x["check"] for x in [*before, *found] if x["status"] in explains and x["check"] in after]
+        if verdict.status in ALARMS and find.__name__ in meant:
+            verdict = verdict._replace(status=MEANT)
+        elif causes and verdict.status in (*ALARMS, CANNOT_TELL):
+            text = f"Whether {tested} is not judged: what {causes[0]} says may be the cause. Mend that first."
+            verdict = Verdict(CANNOT_TELL, text, verdict.number)
+        about = dict(check=find.__name__, tested=tested, where=where, rule=" ".join(find.__doc__.split()))
+        found.append(about | verdict._asdict())
     return found
 
 
@@ -59,6 +77,7 @@ def unlike(x: Any, y: Any, share: float = 1e-4) -> np.ndarray:
     """Tells for each row [B] whether two arrays [B, ...] differ by more than a share of the number or, where this is
     small, of 1 or of the largest number. The rounding of float32 stays far below the default."""
     x, y = (np.asarray(z, float).reshape(len(z), -1) for z in (x, y))
+    assert x.shape == y.shape, f"shapes {x.shape} and {y.shape}"  # numpy would compare each row with all others
     return ~(np.abs(x - y) <= share * np.maximum(np.abs(y), min(1.0, np.abs(y).max(initial=1e-30)))).all(1)
 
 
@@ -98,4 +117,4 @@ def ratio_of_sums(x: np.ndarray, y: Any, ends: np.ndarray, in_logarithms: bool =
 
 
 def percent(x: float) -> str:
-    return f"{100 * x:.2g} %"
+    return f"{float(f'{100 * x:.2g}'):,g} %"

@@ -118,24 +118,30 @@ def play(module: Any, args: Any, state: Any) -> tuple[dict, dict]:
 
 class Script:
     """A checkpoint's script with frozen statistics. `first` is a rollout of it, and `again` one from an equal state.
-    `data` is a second rollout, for which the policy has changed, and `batch` is made of it. Beside each rollout stands
-    what the environments say of it, which is `true` for the second."""
+    `data` is a second rollout, for which the policy has changed and the clips of observations and rewards are so narrow
+    that they act, and `batch` is made of it. Beside each rollout stands what the environments say of it, which is
+    `true` for the second. `args` are those of the second, and `wide` has the run's own clips."""
 
     def __init__(self, checkpoint: lab.Checkpoint, seed: int):
         self.checkpoint, self.seed, self.module = checkpoint, seed, lab.load_script(checkpoint.script)
         self.steps = max(64, min(lab.batch_shape(checkpoint.run)[1], 1024))
         (args, self.before), equal = (self.fresh(6, max(4, 1024 // self.steps)) for _ in range(2))
         self.first = play(self.module, args, self.before)
-        self.args = lab.frozen_state(checkpoint)[1]  # schedules count in batches of the size that training uses
+        self.args = self.wide = lab.frozen_state(checkpoint)[1]  # schedules count in batches of training's size
         batch = self.module.estimate_advantages(self.args, self.before, self.first[0])
         policy = moved(self.before.policy, lambda x: kls(x, batch).mean() > 1)
         if hasattr(policy, "log_std"):
             policy.log_std.data += 0.3
         self.state = changed(self.before, policy=policy, iteration=self.before.iteration + 1)
+        half = float(np.median(np.abs(self.first[0]["rewards"]))) or 1.0
+        narrow = dict(obs_clip_range=1.0, reward_clip_range=half)
+        self.args, args = self.with_options(**narrow), replace(args, **self.known(narrow))
         self.data, self.true = play(self.module, args, self.state)
         self.again = play(self.module, *equal)
         self.batch = self.module.estimate_advantages(self.args, self.state, self.data)
         self.critic = getattr(self.state, "value", None)
+        # A yardstick must not share a bug: errors of values [B, 1] to targets [B] would be [B, B] here, too.
+        self.values = lambda obs: self.critic(obs).flatten()
         self.space = recorder_of(self.state.workers[0].env).action_space
 
     def fresh(self, seed: int, num_envs: int) -> tuple:
@@ -149,9 +155,13 @@ class Script:
     def option(self, name: str, otherwise: Any = False) -> Any:
         return getattr(self.args, name, otherwise)
 
+    def known(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Returns those of the options that the script has."""
+        return {name: x for name, x in options.items() if hasattr(self.args, name)}
+
     def with_options(self, **options: Any) -> Any:
         """Returns the arguments with these options, as far as the script has them."""
-        return replace(self.args, **{name: x for name, x in options.items() if hasattr(self.args, name)})
+        return replace(self.args, **self.known(options))
 
     def statistics(self, ndim: int, state: Any = None) -> Any:
         """Returns the running statistics of observations (1) or rewards (0), if the script keeps and uses any."""
@@ -161,16 +171,21 @@ class Script:
 
     @cached_property
     def new(self) -> tuple:
-        """A new run with one minibatch and four epochs: its arguments, its state after a rollout, and this rollout."""
-        args = self.with_options(policy_epochs=4, value_epochs=4, num_minibatches=1)
+        """A new run with one minibatch and four epochs, and with hardly any conjugate gradient, which costs most: its
+        arguments, its state after a rollout, and this rollout."""
+        few = dict(policy_epochs=4, value_epochs=4, num_minibatches=1, cg_steps=1)
+        args = replace(self.wide, **self.known(few))
         with recorded():
             state = self.module.State(args)
         return args, state, *play(self.module, replace(args, num_steps=self.steps), state)
 
-    def updated(self, args: Any = None, **parts: Tensor) -> tuple:
-        """Returns the state after an update of two epochs on the batch, or on a changed one, and what it logs."""
+    def updated(self, args: Any = None, global_step: Any = None, policy: Any = None, **parts: Tensor) -> tuple:
+        """Returns the state after an update of two epochs on the batch, or on a changed one, and what it logs. It may
+        begin with another policy, or after another number of steps."""
         args = args or self.with_options(policy_epochs=2, value_epochs=2)
         state = changed(copied(self.state), rng=np.random.default_rng(1))
+        state.global_step = state.global_step if global_step is None else global_step
+        state.policy = policy or state.policy
         return state, self.module.update(args, state, self.batch | parts)
 
     an_update = cached_property(lambda self: self.updated())

@@ -6,12 +6,16 @@ writes report.html, with the findings beside the pictures of the diagnostics, an
 
 It measures nothing itself but some fresh segments and updates, to check the script. Without --quick it runs each
 diagnostic that has no row of a run yet, with smaller samples than by default. Rows in the output folder, or in the
-run's figures/, are used as they are, whoever measured them."""
+run's figures/, are used as they are, whoever measured them.
+
+What is wrong is "bad". What is only not what our script does "differs". --meant value_loss says that you mean it."""
 
 import json
 import subprocess
 import sys
 import textwrap
+import traceback
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -35,10 +39,10 @@ class Args:
     jobs: int = lab.CORES  # worker processes of the diagnostics
     seed: int = 0  # of everything that is sampled here
     overwrite: bool = False  # measure again what an earlier call has measured
+    meant: tuple[str, ...] = ()  # checks whose alarms are meant, by the names that stand in front of them
 
 
 SCRIPT, RUN = "Is the script right?", "Is this run all right?"
-ORDER = [checks.BAD, checks.CAUTION, checks.CANNOT_TELL, checks.FACT, checks.GOOD]
 MEASURED = dict(  # by the name of their rows: the diagnostics that the page shows, with samples of a report's size
     gradient=("gradient", "--pairs 2048 --repeats 20 --true-pairs 95000"),
     trust_region=("trust_region", "--heldout-pairs 10240"),
@@ -70,44 +74,70 @@ def measure(args: Args, opened: list[list[lab.Checkpoint]]) -> None:
 
 
 def find(args: Args, opened: list[list[lab.Checkpoint]]) -> list[dict[str, Any]]:
-    """Returns of each run what the checks found, the worst first, and what no diagnostic has measured. Writes it as the
-    page for people and, with the path of the run in each finding, for programs."""
+    """Returns what the checks found of each run, the worst first. Writes it as the page for people and, with the path
+    of the run in each finding, for programs."""
     page, out = [], args.out
     for checkpoints in opened:
         folder, config = checkpoints[0].run, lab.read_config(checkpoints[0].run)
         run = run_checks.Run(checkpoints, [out, folder / "figures"], args.seed)
-        halves = {SCRIPT: checks.judge(script_checks.CHECKS, run.script)}
-        halves |= {RUN: checks.judge(run_checks.CHECKS, run)} if run.progress else {}  # which may not have begun
-        found = [dict(half=half, run=str(folder.resolve())) | x for half, of in halves.items() for x in of]
-        silent = [x for x in run_checks.CHECKS if ".py" in x.where and x.tested not in {y["tested"] for y in found}]
-        todo = [f"{x.where} RUN would tell whether {x.tested}" for x in silent]
-        title = f"{config['args']['env_id']}, {rewards.spell(config)}, seed {config['args']['seed']}: {folder}"
-        found.sort(key=lambda x: ORDER.index(x["status"]))
-        page.append(dict(title=title, at=run.script.checkpoint.iteration, found=found, todo=todo))
+        found = [dict(half=SCRIPT) | x for x in of_script(run, args.meant)]
+        if run.progress:  # which may not have begun
+            found += [dict(half=RUN) | x for x in checks.judge(run_checks.CHECKS, run, found, args.meant)]
+        found = [dict(run=str(folder.resolve())) | x for status in checks.ORDER for x in found if x["status"] == status]
+        flags = " ".join(rewards.flag(*x) for x in run.given.items())
+        title = f"{config['args']['env_id']}, {checkpoints[0].script.name} {flags}".strip()
+        title += f", seed {config['args']['seed']}: {folder}"
+        sums = ", ".join(f"{n} {status}" for status, n in Counter(x["status"] for x in found).items())
+        at = f"The script was checked at iteration {run.iteration}. Nothing else was tested."
+        if run.iteration == 0 and len(checkpoints) > 1:
+            at += " Only the untrained policy can be measured: train with a smaller --checkpoint-every for more."
+        page.append(dict(title=title, at=at, sums=f"{len(found)} checks: {sums}", found=found))
     (out / "verdicts.json").write_text(json.dumps([x for run in page for x in run["found"]], indent=1))
     loader, pictures = jinja2.FileSystemLoader(Path(__file__).parent), sorted(x.name for x in out.glob("*.png"))
     template = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True).get_template("report.html.jinja")
-    (out / "report.html").write_text(template.render(runs=page, halves=(SCRIPT, RUN), pictures=pictures))
+    shown = dict(runs=page, halves=(SCRIPT, RUN), alarms=checks.ALARMS, pictures=pictures)
+    (out / "report.html").write_text(template.render(shown))
     return page
 
 
+def of_script(run: run_checks.Run, meant: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Returns what is found of the script. Where it cannot be sampled at all, that is what is found."""
+    try:
+        return checks.judge(script_checks.CHECKS, run.script, meant=meant)
+    except Exception as error:
+        if isinstance(error, OSError) or type(error).__name__ == "BadInput":
+            raise  # which is about the environment, and one line for the user
+        frame, name = traceback.extract_tb(error.__traceback__)[-1], f"{type(error).__name__}: {error}"
+        text = f"Fresh segments of it could not be sampled: {frame.name} stopped in line {frame.lineno} with {name}."
+        about = dict(check="sampled", tested="it can be sampled", where="", rule="rollout and estimate_advantages run.")
+        return [about | checks.Verdict(checks.BAD, text)._asdict()]
+
+
 def sentence(x: dict[str, Any]) -> str:
-    """Writes a finding. An alarm names the script's functions to look at."""
-    look = f" Look at {x['where']}." if x["status"] in ORDER[:2] and x["where"] and ".py" not in x["where"] else ""
-    return f"[{x['status']}] {x['text'] + look if x['text'] else x['tested']}" + f" ({x['number']})" * bool(x["number"])
+    """Writes a finding. An alarm has the check's name in front, and names the script's functions to look at."""
+    alarm = x["status"] in checks.ALARMS
+    look = f" Look at {x['where']}." if alarm and x["where"] and ".py" not in x["where"] else ""
+    name = f"{x['check']}: " if alarm or x["status"] == checks.MEANT else ""
+    number = f" ({x['number']})" if x["number"] else ""
+    return f"[{x['status']}] {name}{x['text'] + look if x['text'] else x['tested']}{number}"
 
 
 def main(argv: list[str] | None = None) -> None:
     args = lab.read_options(Args, argv, __doc__)
     torch.set_num_threads(1)  # with two, the updates that check the script take ten times as long
+    names = [x.find.__name__ for x in [*script_checks.CHECKS, *run_checks.CHECKS]]
+    if unknown := [x for x in args.meant if x not in names]:
+        lab.refuse(f"--meant {unknown[0]}: no check has this name; there are {' '.join(names)}")
     opened = lab.open_runs(args, with_step=False)
     args.out.mkdir(parents=True, exist_ok=True)
     if not args.quick:
         measure(args, opened)
     for run in find(args, opened):
-        lines = [run["title"], f"  {SCRIPT} (checked at iteration {run['at']}; nothing else is tested)"]
-        lines += [f"    {sentence(x)}" for x in run["found"] if x["half"] == SCRIPT] + [f"  {RUN}"]
-        lines += [f"    {sentence(x)}" for x in run["found"] if x["half"] == RUN]
-        for line in lines + [f"    Not measured: {x}." for x in run["todo"]]:
+        alarms = [x for x in run["found"] if x["status"] in checks.ALARMS]
+        lines = [run["title"], f"  {run['sums']}. {run['at']}", *(f"    {sentence(x)}" for x in alarms)]
+        for half in (SCRIPT, RUN):
+            lines += [f"  {half}"]
+            lines += [f"    {sentence(x)}" for x in run["found"] if x["half"] == half and x not in alarms]
+        for line in lines:
             print(textwrap.fill(line, 112, subsequent_indent=" " * 6))
     print(f"\n{args.out / 'report.html'}")

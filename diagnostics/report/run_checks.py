@@ -1,6 +1,7 @@
 """Is this run all right? This is one half of the report; script_checks.py is the other. It judges what is there: the
 log, the checkpoints, the rows that diagnostics have measured, and the fresh segments of the script's half."""
 
+import dataclasses
 import json
 import math
 from collections.abc import Callable
@@ -14,13 +15,16 @@ import gradient
 import lab
 import numpy as np
 import rewards
+import script_checks
 import torch
-from checks import BAD, CANNOT_TELL, CAUTION, FACT, Verdict, percent, t_interval, verdict
+from checks import BAD, CANNOT_TELL, CAUTION, FACT, NOT_MEASURED, Verdict, percent, t_interval, verdict
 from recorded import FORCED, Script, has_step, values_that_follow
 from rewards import short, text
+from script_checks import of_schedule
 
 CHECKS: list[checks.Check] = []
 check = checks.into(CHECKS)
+SCRIPT = " ".join(["sampled", *(x.find.__name__ for x in script_checks.CHECKS)])  # what may explain how a run went
 # Of each diagnostic the file of its rows, and what tells in a row how much was sampled for it.
 ROWS = dict(gradient="true_pairs", trust_region="heldout_pairs", value="heldout_pairs", updates="reward_pairs")
 REFERENCE = Path(__file__).with_name("reference.json")
@@ -33,6 +37,7 @@ class Run:
     def __init__(self, checkpoints: list[lab.Checkpoint], folders: list[Path], seed: int):
         self.checkpoints, self.seed, self.rows = checkpoints, seed, partial(rows_from, checkpoints, folders)
         self.config = lab.read_config(checkpoints[0].run)
+        self.given = given(self.config, checkpoints[0].script)
         self.args, self.batch_size = self.config["args"], math.prod(lab.batch_shape(checkpoints[0].run))
         self.planned, rows = rewards.planned_steps(self.config), rewards.read_progress(checkpoints[0].run)
         self.progress = {x: np.full(int(rows[-1]["iteration"]) + 1, np.nan) for row in rows[:1] for x in row}
@@ -41,13 +46,23 @@ class Run:
             self.progress[name][i] = float("inf" if (name, x) == ("mean_kl", "nan") else x or "nan")
         self.saved = {x.iteration: lab.load_script(x.script).load_checkpoint(x.path) for x in checkpoints}
 
+        self.checked = ([x for x in checkpoints if has_step(x)] or checkpoints)[-1]
+        self.iteration = self.checked.iteration
+
     @cached_property
     def script(self) -> Script:
-        with_step = [x for x in self.checkpoints if has_step(x)] or self.checkpoints
-        return Script(with_step[-1], self.seed)
+        return Script(self.checked, self.seed)
 
     def logged(self, name: str) -> np.ndarray:
         return self.progress.get(name, np.full(len(self.progress["global_step"]), np.nan))
+
+
+def given(config: dict[str, Any], script: Path) -> dict[str, Any]:
+    """Returns the arguments of a run's setting that are not the defaults of its script."""
+    plain = lambda x: [*x] if isinstance(x, tuple) else x  # as JSON keeps it
+    defaults = {f.name: plain(f.default) for f in dataclasses.fields(lab.load_script(script).Args)}
+    setting = [*rewards.setting(config).items()][1:]  # the first is the algorithm's name
+    return {x: y for x, y in setting if x not in defaults or defaults[x] != y}
 
 
 def rows_from(checkpoints: list[lab.Checkpoint], folders: list[Path], name: str) -> list[dict[str, Any]]:
@@ -76,20 +91,44 @@ def ended(run: Run) -> Verdict:
     return verdict(steps[-1] <= run.planned - max(1, between), tell, number, CAUTION)
 
 
-@check("its learning rates are what the arguments say", "update")
-def rates(run: Run) -> Verdict | None:
-    """In each iteration the logged rates are those of the arguments, with --anneal-lr times 1 - steps before / planned
-    steps (within 1 % of the first)."""
-    before, off = np.append(0, run.progress["global_step"][:-1]), {}
-    share = 1 - before / run.planned if run.args.get("anneal_lr") else np.ones(len(before))
-    for name in [x for x in ("policy_lr", "value_lr") if x in run.args and np.isfinite(run.logged(x)).any()]:
-        off[name] = np.nan_to_num(np.abs(run.logged(name) / run.args[name] - share))
-    if not off:
+@check("its resumptions repeated what was interrupted", "restore")
+def resumed(run: Run) -> Verdict | None:
+    """No checkpoint names an iteration in which the run was resumed with a new episode, because its environment did not
+    repeat the unfinished one. Otherwise the same command, uninterrupted, gives another run."""
+    last = run.saved[max(run.saved)]
+    if "inexact_resumes" not in last:
         return None
-    name = max(off, key=lambda x: off[x].max())
-    at, many = int(off[name].argmax()), int((off[name] > 0.01).sum())
-    number = f"{name} {run.logged(name)[at]:.3g} in iteration {at}, where they say {run.args[name] * share[at]:.3g}"
-    return verdict(many, f"Learning rates are not what they say in {many:,} of {len(share):,} iterations.", number)
+    at = ", ".join(map(str, last["inexact_resumes"]))
+    tell = f"It was resumed inexactly, in iteration {at}: uninterrupted, the same command gives another run."
+    return verdict(at, tell, f"{len(run.saved)} checkpoints", CAUTION)
+
+
+@check("its logged learning rates are what the arguments say", "update", after="rates logged")
+def logged_rates(run: Run) -> Verdict | None:
+    """In each iteration the logged rates are those of the arguments, with --anneal-lr times 1 - steps before / planned
+    steps (within 1 % of the first). Another schedule differs; it is bad if the first rate is another, or if it should
+    have fallen to a quarter and is above 70 %."""
+    if not {"policy_lr", "value_lr"} & run.args.keys():
+        return None
+    before = np.append(0, run.progress["global_step"][:-1])
+    where = [f"in iteration {i}" for i in range(len(before))]
+    found = of_schedule(run.args, run.planned, before, run.progress, where)
+    return found or Verdict(CANNOT_TELL, "No learning rate was logged.")
+
+
+@check("its natural gradient steps are solved and taken", "conjugate_gradient, line_search", after=SCRIPT)
+def solved(run: Run) -> Verdict | None:
+    """The line search accepts a step in half of the iterations or more. In a tenth of them or more, conjugate gradient
+    leaves a residual below half of the gradient: healthy runs of trpo.py, with no more than its ten steps, have medians
+    of 0.3 to 0.4."""
+    residual, taken = run.logged("cg_residual"), run.logged("line_search_step")
+    if not np.isfinite(taken).any():
+        return None
+    refused = f"{np.sum(taken == 0):,} of {len(taken):,} steps refused"
+    number = f"residual {short(np.nanmedian(residual))} (median), {refused}"
+    if np.nanmedian(taken) == 0:
+        return Verdict(BAD, "Its line search refuses most steps.", number)
+    return verdict(np.nanquantile(residual, 0.1) >= 0.5, "Conjugate gradient hardly solves.", number, CAUTION)
 
 
 @check("every part of its state goes on", "train, update, rollout")
@@ -122,7 +161,7 @@ def goes_on(run: Run) -> Verdict:
     return verdict(wrong, f"Something does not go on: {'; '.join(wrong)}.", number)
 
 
-@check("it learned")
+@check("it learned", after=SCRIPT)
 def learned(run: Run) -> Verdict:
     """By progress.csv the last ten iterations have a higher return than the first that together have ten episodes
     (Welch's t interval; a single first one counts as exact), and no lower one than the best ten between, by more than
@@ -130,20 +169,23 @@ def learned(run: Run) -> Verdict:
     returns, known = run.logged("episodic_return"), np.flatnonzero(np.isfinite(run.logged("episodic_return")))
     early = known[: int((np.cumsum(run.progress["episodes"][known]) < 10).sum()) + 1]
     tens = known[len(known) % 10 :].reshape(-1, 10)
-    few = Verdict(CANNOT_TELL, "There are too few episodes to tell whether it learned.", f"{len(known):,} with any")
     if len(known) < 10 + len(early):
-        return few
+        many = f"in {len(known):,} iterations an episode ended, and {10 + len(early)} are needed"
+        return Verdict(CANNOT_TELL, "The log is too short to tell whether it learned.", many)
     first, last, best = returns[early], returns[tens[-1]], max(tens, key=lambda rows: returns[rows].mean())
     gain = checks.difference(last, first) if len(early) > 1 else lab.mean_of(last - first)
     fall = checks.difference(returns[best], last, looks=len(tens))
-    number = f"return {text(gain)} above the {short(first.mean())} of iteration {early[-1]}"
+    number = f"mean return {short(first.mean())} until iteration {early[-1]} and {short(last.mean())} in the last ten: "
+    number += f"a gain of {text(gain)}"
     if gain["interval"][1] <= 0:
         where = "below where" if gain["interval"][1] < 0 else "where"
         return Verdict(BAD, f"It ended {where} it began: if no other check says why, train another seed.", number)
     if fall["interval"][0] > (returns[best].mean() - first.mean()) / 4:
-        number += f", and {text(fall)} below that of iterations {best[0]} to {best[-1]}"
+        number += f", and a fall of {text(fall)} from that of iterations {best[0]} to {best[-1]}"
         return Verdict(CAUTION, "It was better before: `evaluate.py RUN` shows when.", number)
-    return Verdict(FACT, "It learned something.", number) if gain["interval"][0] > 0 else few._replace(number=number)
+    if gain["interval"][0] <= 0:
+        return Verdict(CANNOT_TELL, "Whether it learned cannot be told: the interval of its gain contains 0.", number)
+    return Verdict(FACT, "It learned something.", number)
 
 
 @check("its return can be compared with that of reference runs")
@@ -151,17 +193,18 @@ def reference(run: Run) -> Verdict | None:
     """What ten runs of ppo.py with its defaults (1M steps) had logged in the 20,480 steps before the same step. Runs of
     another length or other settings learn at another pace, so this is a fact and no verdict."""
     known = json.loads(REFERENCE.read_text()).get(run.args["env_id"])
+    if not known:
+        return Verdict(CANNOT_TELL, f"There are no reference runs of {run.args['env_id']}.")
     steps, returns, episodes = (run.logged(x) for x in ("global_step", "episodic_return", "episodes"))
-    at = min(int(steps[-1]) // EVERY, len(known["returns"][0])) if known else 0
+    at = min(int(steps[-1]) // EVERY, len(known["returns"][0]))
     here = (steps > EVERY * (at - 1)) & (steps <= EVERY * at) & np.isfinite(returns)
     if not at or not here.any():
-        return None
+        return Verdict(CANNOT_TELL, "Its return is not compared: no episode ended near a point of the reference.")
     mine, others = np.average(returns[here], weights=episodes[here]), [x[at - 1] for x in known["returns"]]
-    own = {name: rewards.setting(run.config).get(name) for name in known["kind"]}
-    unlike = rewards.differing([known["kind"], own])
+    unlike = [x for x, y in run.given.items() if known["kind"].get(x) != y]
     number = f"{short(mine)} after {EVERY * at:,} steps, where {len(others)} runs of ppo.py with its defaults had "
     number += f"{short(min(others))} to {short(max(others))}"
-    number += f"; it differs in {', '.join(unlike[:3])}" * bool(unlike)
+    number += f"; its own {', '.join(unlike)} are not the defaults" * bool(unlike)
     return Verdict(FACT, "This is its return beside that of reference runs.", number)
 
 
@@ -171,7 +214,7 @@ def batch(run: Run) -> Verdict | None:
     usual where agents learn, so it gets no verdict; less than 1/100 is far too small."""
     rows = [dict(iteration=x["iteration"]) | gradient.noise_scale(x) for x in run.rows("gradient")]
     if not rows:
-        return None
+        return Verdict(NOT_MEASURED, "`gradient.py RUN` would tell whether its batch is large enough.")
     trained = [x for x in rows if x["iteration"]] or rows
     row = sorted(trained, key=lambda x: x["mean"])[len(trained) // 2]
     low, high = row["interval"] or (0, math.inf)
@@ -185,7 +228,7 @@ def batch(run: Run) -> Verdict | None:
     return verdict(K < high, tell, number, told)
 
 
-@check("its steps are short", "trust_region.py")
+@check("its steps are short", "trust_region.py", after=SCRIPT)
 def lengths(run: Run) -> Verdict:
     """The mean KL on the training batch is above its bound in at most 5 % of the iterations, in none ten times above it
     with lower returns in the five after it than in the six to it, and held out at no checkpoint. The bound is TRPO's
@@ -212,18 +255,20 @@ def lengths(run: Run) -> Verdict:
     return verdict(False, "", number + f", nor held out at {len(held)} checkpoints" * bool(held))
 
 
-@check("its updates raise the return", "steps.py --rewards")
+@check("its updates raise the return", "steps.py --rewards", after=SCRIPT)
 def gains(run: Run) -> Verdict | None:
     """Updates from fresh batches of the training's size raise the mean return at half of the checkpoints or more, and
     lower it at none (t intervals, corrected for the number of checkpoints)."""
     rows = [x for x in run.rows("updates") if 0.9 < x["step_pairs"] / run.batch_size < 1.1]
+    if not rows:
+        return Verdict(NOT_MEASURED, "`steps.py RUN --rewards 8` would tell whether its updates raise the return.")
     means = [[y["difference"]["mean"] for y in x["changes"]] for x in rows]
     ends = [t_interval(x, looks=len(rows)) for x in means]
     rose, fell = sum(low > 0 for low, _ in ends), sum(high < 0 for _, high in ends)
     number = "; ".join(f"{text(lab.mean_of(x))} at iteration {row['iteration']}" for row, x in zip(rows, means))
     status = CANNOT_TELL if not fell else BAD if fell > rose else CAUTION
     tell = f"Updates raise the return at {rose} of {len(rows)} checkpoints and lower it at {fell}."
-    return verdict(fell or 2 * rose < len(rows), tell, number, status) if rows else None
+    return verdict(fell or 2 * rose < len(rows), tell, number, status)
 
 
 def unforced(run: Run) -> dict[str, np.ndarray]:
@@ -241,7 +286,7 @@ def discounted_returns(gamma: float, value: Callable, data: dict[str, np.ndarray
     return returns[:-1]
 
 
-@check("its critic predicts", "value.py")
+@check("its critic predicts", "value.py", after=SCRIPT)
 def critic(run: Run) -> Verdict | None:
     """Explained variance of the discounted returns of fresh segments: bad at 0, where it is no better than a constant,
     caution where the interval ends at 0.05 or below, good above 0.5. Where returns are alike (a standard deviation
@@ -249,8 +294,8 @@ def critic(run: Run) -> Verdict | None:
     s, data = run.script, unforced(run)
     if not s.critic:
         return None
-    returns = discounted_returns(s.args.gamma, s.critic, data)
-    errors = returns - s.critic(torch.from_numpy(data["obs"])).detach().double().numpy()
+    returns = discounted_returns(s.args.gamma, s.values, data)
+    errors = returns - s.values(torch.from_numpy(data["obs"])).detach().double().numpy()
     squares = [(x - x.mean()) ** 2 for x in (errors, returns)]
     left = checks.ratio_of_sums(*squares, data["ends"], in_logarithms=True)
     low, high = (1 - x for x in (left["interval"] or [0, math.inf])[::-1])
@@ -264,13 +309,13 @@ def critic(run: Run) -> Verdict | None:
     return verdict(low <= 0.5, "The critic predicts a part.", number, CANNOT_TELL if high > 0.5 else FACT)
 
 
-@check("it explores")
+@check("it explores", after=SCRIPT)
 def explores(run: Run) -> Verdict | None:
     """Stopped: a standard deviation was 5 % of half its action's range or more at the first checkpoint and is below
     now. Small from the start: rescale the actions. Grown: it is 1.5 times what it was at first. Where the range is not
     finite, empty, above 1e30 or squashed, 5 % of the first standard deviation count."""
     if any("log_std" not in x["policy"] for x in run.saved.values()):
-        return None
+        return Verdict(CANNOT_TELL, "Whether it explores is not judged: its policy has no log_std.")
     stds = np.array([x["policy"]["log_std"].double().exp().tolist() for x in run.saved.values()])
     low, high = (x.astype(float) for x in (run.script.space.low, run.script.space.high))
     ranged = (high > low).all() and np.abs([low, high]).max() < 1e30 and run.args.get("bound_action") != "tanh"
@@ -289,7 +334,7 @@ def explores(run: Run) -> Verdict | None:
     return verdict((stds[-1] > 1.5 * stds[0]).any(), tell, number, CAUTION)
 
 
-@check("its normalizers let through what matters", "normalize_obs, scale_reward")
+@check("its normalizers let through what matters", "normalize_obs, scale_reward", after=SCRIPT)
 def normalizers(run: Run) -> Verdict | None:
     """No observation that varies has a standard deviation below 0.01, as the networks see it, for today's policy and
     for an untrained one: then the statistics hold an outlier. (It varies if its own standard deviation is above 1e-6;
@@ -299,14 +344,14 @@ def normalizers(run: Run) -> Verdict | None:
     if known := s.statistics(1):
         spread = np.array([x.std(0) for x in (data["true_obs"], s.new[3]["obs"])])  # today's and an untrained policy's
         seen = (spread / (known.std + 1e-8))[:, (spread > 1e-6).all(0)]
-        today, untrained = (f"{short(x.min())} to {short(x.max())}" for x in seen)
-        told = [f"observations have standard deviations of {today}, an untrained policy's {untrained}"]
+        today, untrained = (short(x.min()) for x in seen)
+        told = [f"the least standard deviation of an observation is {today}, and an untrained policy's {untrained}"]
         if (seen.max(0) < 0.01).any():
             tell = "The statistics of observations hold an outlier: the networks hardly see them vary."
             return Verdict(BAD, tell, told[0])
     for name, numbers in dict(obs=data["obs"], reward=data["rewards"][:, None]).items():
         if s.option(f"{name}_clip"):
-            clipped = (np.abs(numbers) >= s.option(f"{name}_clip_range")).mean(1)
+            clipped = (np.abs(numbers) >= getattr(s.wide, f"{name}_clip_range")).mean(1)
             shares[name] = checks.ratio_of_sums(clipped, 1, data["ends"])
             told.append(f"{name} clipped in {text(shares[name], percent)} of {numbers.size:,} numbers")
     if many := [name for name, x in shares.items() if x["interval"] and x["interval"][0] > 0.01]:

@@ -12,8 +12,8 @@ import checks
 import lab
 import numpy as np
 import torch
-from checks import BAD, Verdict, of_rows, percent, unlike, verdict
-from recorded import Script, copied, has_step, kls, moved, recorder_of, values_that_follow
+from checks import BAD, CANNOT_TELL, DIFFERS, GOOD, Verdict, of_rows, percent, unlike, verdict
+from recorded import Script, changed, copied, has_step, kls, moved, recorder_of, values_that_follow
 from rewards import planned_steps, short
 from scipy.signal import lfilter
 from torch import Tensor, nn
@@ -22,6 +22,43 @@ from torch.utils._pytree import tree_leaves
 
 CHECKS: list[checks.Check] = []
 check = checks.into(CHECKS)
+
+
+def given_to_environments(s: Script) -> list[np.ndarray]:
+    """Returns what the environments may have got of the drawn actions [B, action]. A script without --bound-action may
+    clip."""
+    drawn, how = s.data["actions"].astype(float), s.option("bound_action", None)
+    low, high = s.space.low.astype(float), s.space.high.astype(float)
+    ways = dict(no=drawn, clip=drawn.clip(low, high), tanh=low + (high - low) * (np.tanh(drawn) + 1) / 2)
+    return [ways[x] for x in ([how] if how in ways else ["no", "clip"])]
+
+
+@check("rows are those of one environment after another's", "rollout")
+def order(s: Script) -> Verdict:
+    """More than half of the actions that the environments got are in the rows where the rollout says that it drew them.
+    Where they are not, but would be if rows were sorted by time and then by environment, that is said."""
+    near = 1e-4 if s.space.dtype.kind == "f" else 1
+    share = lambda given: (np.abs(given - s.true["given"]).max(1) < near).mean()
+    for given in given_to_environments(s):
+        if share(given) > 0.5:
+            return Verdict(GOOD, "", f"{percent(share(given))} of {len(given):,} rows")
+        if len(given) % s.steps == 0:
+            by_time = share(given.reshape(s.steps, -1, given.shape[1]).swapaxes(0, 1).reshape(given.shape))
+            if by_time > 0.5:
+                text = "Its rows are sorted by time and then by environment. All else takes one environment's after "
+                return Verdict(BAD, text + "another's.", f"{percent(by_time)} of the rows are so")
+    return Verdict(CANNOT_TELL, "The order of rows cannot be told, since the actions are others.")
+
+
+@check("there is one number for each row", "State, mlp, estimate_advantages", after="order")
+def shapes(s: Script) -> Verdict:
+    """For B rows the value network returns [B] values, and advantages, value_targets, old_values and old_log_probs are
+    [B]. Values [B, 1] minus targets [B] would silently be [B, B]."""
+    mine = {x: s.batch[x] for x in "advantages value_targets old_values old_log_probs".split() if x in s.batch}
+    mine |= {"what the value network returns": s.critic(s.batch["obs"])} if s.critic else {}
+    B = len(s.batch["obs"])
+    wrong = [f"{name} has shape {list(x.shape)}" for name, x in mine.items() if x.shape != (B,)]
+    return verdict(wrong, f"For {B:,} rows {', '.join(wrong)}: errors would be broadcast.", ", ".join(mine))
 
 
 @check("equal states give equal rollouts", "rollout")
@@ -33,70 +70,110 @@ def equal_rollouts(s: Script) -> Verdict | None:
     rows = len(same) if same.all() else same.argmin()  # before the first action that differs
     answers = [np.column_stack([x["next_obs"], x["reward"]])[:rows] for x in (true, again)]
     if not np.array_equal(true["starts"][0], again["starts"][0]) or not np.array_equal(*answers):
-        return None  # reset(seed=...) does not determine this environment
+        return Verdict(CANNOT_TELL, "Equal rollouts cannot be asked for: reset(seed=...) does not determine them.")
     names = [x for x in one if x != "episodes" and not np.array_equal(one[x], two[x])]
     text = f"From an equal state a rollout has other {', '.join(names)}: something outside the State is kept."
     return verdict(names, text, f"{len(one['obs']):,} rows, bit for bit")
 
 
-@check("the actions' noise is the policy's", "rollout")
+@check("the actions' noise is the policy's", "rollout, numpy_forward, Policy", after="order")
 def noise(s: Script) -> Verdict:
-    """Actions minus the policy's means, in units of its standard deviations, are standard normal within 6 standard
-    errors, in a first rollout and in a second one, before which the policy changed by 1 nat or more. No two rollouts,
-    segments or dimensions of the action have the same noise (a correlation above 0.5)."""
+    """Actions minus the policy's means, in units of its standard deviations, are standard normal in each dimension
+    within 6 standard errors, in a first rollout and in a second one, before which the policy changed by 1 nat or more.
+    No two rollouts, segments or dimensions of the action have the same noise (a correlation above 0.5)."""
     found = []
     for policy, data in ((s.before.policy, s.first[0]), (s.state.policy, s.data)):
         pi = policy(torch.from_numpy(data["obs"]))
         found.append(((torch.from_numpy(data["actions"]) - pi.mean) / pi.stddev).detach().double().numpy())
     (x, y), n, rows = found, s.steps, min(map(len, found))
-    if (again := max((y[n:] * y[:-n]).mean(), (x[:rows] * y[:rows]).mean())) > 0.5:
+    correlation = lambda x, y: np.corrcoef(x.ravel(), y.ravel())[0, 1]
+    if (again := max(correlation(y[n:], y[:-n]), correlation(x[:rows], y[:rows]))) > 0.5:
         text = "The same noise comes again in every rollout or segment: draw it from the state's generator."
         return Verdict(BAD, text, f"correlation {again:.2f}")
-    if (alike := np.abs(np.corrcoef(y.T) - np.eye(y.shape[1])).max()) > 0.5:
+    if (alike := np.abs(np.corrcoef(y.T) - np.eye(y.shape[1])).max()) > 0.5:  # a single dimension is like itself
         return Verdict(BAD, "Dimensions of the action have the same noise.", f"correlation {alike:.2f}")
-    off = [max(abs(z.mean()), abs(z.std() - 1) * 2**0.5) / (6 * z.size**-0.5) for z in found]
-    told = [f"mean {z.mean():.2f}, standard deviation {z.std():.2f}" for z in found]
-    number = f"{', and with a changed policy '.join(told)}; {6 * y.size**-0.5:.2f} more or less would be named"
+    far = lambda z: np.maximum(abs(z.mean(0)), abs(z.std(0) - 1) * 2**0.5)
+    off, worst = [far(z).max() / (6 * len(z) ** -0.5) for z in found], [z[:, far(z).argmax()] for z in found]
+    told = [f"mean {z.mean():.2f}, standard deviation {z.std():.2f}" for z in worst]
+    number = f"{', and with a changed policy '.join(told)}; {6 * len(y) ** -0.5:.2f} more or less would be named"
     when = " once it has changed" * bool(off[0] <= 1)
     return verdict(not max(off) <= 1, f"The noise of the actions is not the policy's{when}.", number)
 
 
-@check("the environment gets the actions", "make_env, rollout")
+@check("the environment gets the actions", "make_env, rollout", after="order")
 def actions(s: Script) -> Verdict:
     """What the environment gets is the action as drawn or, with --bound-action, clipped to its range or squashed into
     it, in the numbers of its space. A script without this argument may clip."""
-    drawn, how = s.data["actions"].astype(float), s.option("bound_action", None)
-    low, high = s.space.low.astype(float), s.space.high.astype(float)
-    ways = dict(no=drawn, clip=drawn.clip(low, high), tanh=low + (high - low) * (np.tanh(drawn) + 1) / 2)
+    ways, given = given_to_environments(s), s.true["given"]
     if s.space.dtype.kind in "iu":  # Then it gets whole numbers, and rounding decides where one is cut off.
-        ways |= {x: np.where(abs(s.true["given"] - ways[x]) <= 1, s.true["given"], ways[x]) for x in ("clip", "tanh")}
-    wrong = [unlike(s.true["given"], ways[x]) for x in ([how] if how in ways else ["no", "clip"])]
+        ways = [np.where(abs(given - x) <= 1, given, x) for x in ways]
+    wrong = [unlike(given, x) for x in ways]
     return of_rows(min(wrong, key=np.sum), "The environment does not get the actions as the arguments say.")
 
 
-@check("observations are the environment's, as the statistics say", "rollout, normalize_obs")
+@check("observations are the environment's, as the statistics say", "rollout, normalize_obs", after="order")
 def observations(s: Script) -> Verdict:
     """With frozen statistics obs and next_obs are the environment's own minus the statistics' mean, divided by their
-    standard deviation, and clipped, row by row within 1 %."""
-    known, limit = s.statistics(1), s.args.obs_clip_range if s.option("obs_clip") else np.inf
+    standard deviation, and clipped, row by row within 1 %. So they are with the run's own --obs-clip-range, and in a
+    second rollout with one of 1, so that the clip acts."""
+    known = s.statistics(1)
     mean, std = (known.mean, known.std + 1e-8) if known else (0.0, 1.0)
-    names = [x for x in ("obs", "next_obs") if x in s.data]
-    wrong = {x: unlike(s.data[x], ((s.true[x] - mean) / std).clip(-limit, limit), 0.01) for x in names}
-    name = max(names, key=lambda x: wrong[x].sum())
-    return of_rows(wrong[name], f"Its {name} are not the environment's, standardized by the statistics.")
+    for (data, true), args in ((s.first, s.wide), ((s.data, s.true), s.args)):
+        limit, own = (x.obs_clip_range if s.option("obs_clip") else np.inf for x in (args, s.wide))
+        names = [x for x in ("obs", "next_obs") if x in data]
+        off = lambda x, y, limit: unlike(x, y.clip(-limit, limit), 0.01)
+        wrong = {x: off(data[x], (true[x] - mean) / std, limit) for x in names}
+        # What a segment begins with may have been seen, and clipped, in the rollout before.
+        carried = np.append(True, true["last"][:-1])
+        wrong["obs"] &= ~carried | off(data["obs"], (true["obs"] - mean) / std, own)
+        name = max(names, key=lambda x: wrong[x].sum())
+        if wrong[name].any():
+            break
+    text = f"Its {name} are not the environment's, standardized by the statistics"
+    return of_rows(wrong[name], text + f" and clipped to {limit:g} either way." * bool(np.isfinite(limit)))
 
 
-@check("rewards are the environment's, as the statistics say", "rollout, scale_reward")
+@check("rewards are the environment's, as the statistics say", "rollout, scale_reward", after="order")
 def rewards(s: Script) -> Verdict:
     """With frozen statistics rewards are the environment's divided by the statistics' standard deviation, and clipped
-    (row by row within 1 %); scaled by the rewards' own statistics, minus and plus their mean."""
-    known, limit = s.statistics(0), s.args.reward_clip_range if s.option("reward_clip") else np.inf
+    (row by row within 1 %); scaled by the rewards' own statistics, minus and plus their mean. So they are with the
+    run's own --reward-clip-range, and in a second rollout with one that half of the rewards exceed."""
+    known = s.statistics(0)
     mean = known.mean if known and s.option("reward_scale_by") == "rewards" else 0.0
-    expected = (s.true["reward"] - mean) / (known.std + 1e-8 if known else 1.0) + mean
-    expected, found = expected.clip(-limit, limit), s.data["rewards"]
+    for (data, true), args in ((s.first, s.wide), ((s.data, s.true), s.args)):
+        limit = args.reward_clip_range if s.option("reward_clip") else np.inf
+        expected = (true["reward"] - mean) / (known.std + 1e-8 if known else 1.0) + mean
+        expected, found = expected.clip(-limit, limit), data["rewards"]
+        wrong = unlike(found, expected, 0.01)
+        if wrong.any():
+            break
     slope, shift = np.polyfit(expected, found, 1) if np.ptp(expected) else (0.0, found.mean())
-    text = f"The scaled rewards are about {slope:.3g} times what the statistics say, plus {shift:.3g}."
-    return of_rows(unlike(found, expected, 0.01), text)
+    text = f"The scaled rewards are about {slope:.3g} times what the statistics say, plus {shift:.3g}"
+    return of_rows(wrong, text + f", where {limit:.3g} is the most." * bool(np.isfinite(limit)))
+
+
+@check("networks begin as the arguments say", "State, mlp")
+def initialization(s: Script) -> Verdict | None:
+    """In a new run biases are 0. With --orthogonal-init rows or columns of the weights are orthogonal, with a gain of
+    sqrt(2), and of 0.01 in the policy's last layer and 1 in the value network's; without, weights are Xavier's uniform
+    ones. A script without this argument may do either."""
+    if hasattr(s.args, "schedule_steps"):
+        return None  # how an agent of Stable-Baselines3 began is not known
+    flag, state, wrong = s.option("orthogonal_init", None), s.new[1], []
+    for name, gain in [(x, y) for x, y in (("policy", 0.01), ("value", 1.0)) if hasattr(state, x)]:
+        layers = [x for x in getattr(state, name).modules() if isinstance(x, nn.Linear)]
+        for k, layer in enumerate(layers):
+            W = layer.weight.detach().double()
+            product = (W @ W.T if len(W) <= W.shape[1] else W.T @ W) / (gain if layer is layers[-1] else 2**0.5) ** 2
+            bound = (6 / sum(W.shape)) ** 0.5
+            kinds = {True: bool((product - torch.eye(len(product))).abs().max() < 0.01)}
+            scatter = 2.5 * W.numel() ** -0.5  # five standard errors of a uniform sample's standard deviation
+            kinds[False] = bool(W.abs().max() <= 1.001 * bound and abs(W.std() / bound * 3**0.5 - 1) < scatter)
+            right = any(kinds.values()) if flag is None else kinds[flag]
+            wrong += [f"layer {k} of the {name}"] * (not right or bool(layer.bias.any()))
+    how = {True: "orthogonal", False: "Xavier's", None: "orthogonal or Xavier's"}[flag]
+    text = f"Not {how}, or with other gains or biases: {', '.join(wrong)}."
+    return verdict(wrong, text, how, DIFFERS)
 
 
 @check("running statistics are those of what a new run saw", "RunningStats, normalize_obs, scale_reward")
@@ -122,7 +199,7 @@ def running_statistics(s: Script) -> Verdict | None:
     return verdict(wrong, f"In a new run the {' and '.join(wrong)} are not what was seen.", number) if off else None
 
 
-@check("rows end and terminate where the environment's do", "rollout")
+@check("rows end and terminate where the environment's do", "rollout", after="order")
 def ends(s: Script) -> Verdict:
     """Row by row, in the second of two rollouts: a row ends where the environment ended its episode or the segment is
     over, and is terminal where the environment says so. A time limit is no terminal state, unless the arguments say
@@ -133,7 +210,9 @@ def ends(s: Script) -> Verdict:
     wrong = s.data["ends"] != (terminated | truncated | s.true["last"])
     number = f"{len(off):,} rows, {terminated.sum():,} terminal and {truncated.sum():,} at time limits, some made here"
     text = f"{wrong.sum():,} rows end where no episode or segment ends, or the other way round."
-    text = f"{off.sum():,} rows are wrongly terminal or not: is it taken for a time limit?" if off.any() else text
+    if off.any():
+        text = f"{(off & terminal).sum():,} of {terminal.sum():,} terminal states are not taken for terminal, and "
+        text += f"{(off & ~terminal).sum():,} other rows are: perhaps `terminated` and `truncated` are mixed up."
     return verdict((off | wrong).any(), text, number)
 
 
@@ -149,41 +228,47 @@ def episodes(s: Script) -> Verdict:
 
 @check("episodes begin in different states", "rollout")
 def first_states(s: Script) -> Verdict | None:
-    """Not all episodes begin in the same state, if those of two seeds of the environment do not."""
+    """The last episodes, at most 64, begin in half as many different states or more as with so many different seeds."""
     env = recorder_of(s.fresh(9, 1)[1].workers[0].env).env
-    one, other = (np.asarray(env.reset(seed=seed)[0]) for seed in (1, 2))
-    if not (one != other).any():
-        return None
-    text = "All episodes begin in the same state: each needs a seed of its own in reset(seed=...)."
-    return verdict(not np.ptp(s.true["starts"], axis=0).any(), text, f"{len(s.true['starts']):,} episodes")
+    count = min(len(s.true["starts"]), 64)
+    distinct = lambda starts: len(np.unique(np.round(np.array(starts, float), 12), axis=0))
+    most, found = distinct([env.reset(seed=seed)[0] for seed in range(count)]), distinct(s.true["starts"][-count:])
+    if most == 1:
+        return Verdict(CANNOT_TELL, "Whether episodes have seeds of their own cannot be seen: all begin alike.")
+    text = f"{count:,} episodes begin in {found:,} different states, where as many seeds give {most:,}:"
+    text += " each needs a seed of its own in reset(seed=...)."
+    return verdict(found < most / 2, text, f"{found:,} of {count:,}")
 
 
 def of_kinds(s: Script, found: np.ndarray, expected: np.ndarray, text: str) -> Verdict:
     """Judges by the rows that differ by more than 1e-4 of the largest number, and tells of which kinds they are."""
     most, end = max(np.abs(found).max(), s.batch["old_values"].abs().max().item()), s.data["ends"]
+    assert found.shape == expected.shape == end.shape, f"shapes {found.shape} and {expected.shape}"
     wrong = ~(np.abs(found - expected) <= 1e-4 * most)
     kinds = dict(inner=~end, terminal=s.data["terminations"], cut=end & ~s.data["terminations"])
     told = [f"{(wrong & rows).sum():,} of {rows.sum():,} {name} rows" for name, rows in kinds.items()]
     return verdict(wrong.any(), text, f"wrong in {', '.join(told)}")
 
 
-@check("value targets at lambda 1 are the discounted returns", "estimate_advantages")
+@check("value targets at lambda 1 are the discounted returns", "estimate_advantages", after="order shapes ends")
 def value_targets(s: Script) -> Verdict | None:
     """Each row's target at lambda 1 is its reward plus the discounted target of the next row, or gamma V(next_obs)
     where an episode is cut off, or nothing where it terminates. The target is A + V."""
     if not s.critic:
         return None
     batch = s.module.estimate_advantages(s.with_options(gae_lambda=1.0), s.state, s.data)
-    targets, follow = batch["value_targets"].double().numpy(), values_that_follow(s.critic, s.data)
+    targets, follow = batch["value_targets"].double().numpy(), values_that_follow(s.values, s.data)
     expected = s.data["rewards"] + s.args.gamma * np.where(s.data["ends"], follow, np.append(targets[1:], 0.0))
     return of_kinds(s, targets, expected, "Its value targets at lambda 1 are not the discounted returns.")
 
 
-@check("advantages are GAE's or, without a value network, returns", "estimate_advantages")
+@check("advantages are GAE's or, without a value network, returns", "estimate_advantages", after="order shapes ends")
 def advantages(s: Script) -> Verdict:
     """Each row's advantage is delta + gamma lambda times the next row's, within an episode (Schulman et al. 2016);
     delta is r + gamma V(next_obs) - V(obs), where V counts as 0 after a terminal state, and only there.
-    Without a value network it is the discounted return minus the same baseline in each row."""
+    Without a value network it is the discounted return minus the same baseline in each row. GAE times a positive
+    number, plus a constant, is as good where neither changes the direction of policy_loss's gradient; else it
+    differs."""
     found, end = s.batch["advantages"].double().numpy(), s.data["ends"]
     if not s.critic:
         returns = np.zeros(len(found) + 1)
@@ -191,13 +276,23 @@ def advantages(s: Script) -> Verdict:
             returns[i] = s.data["rewards"][i] + s.args.gamma * (0 if end[i] else returns[i + 1])
         off = unlike(found - found.mean(), returns[:-1] - returns[:-1].mean(), 1e-3)
         return of_rows(off, "Its advantages are not the discounted returns minus a baseline.")
-    values = s.critic(s.batch["obs"]).detach().double().numpy()
-    deltas = s.data["rewards"] + s.args.gamma * values_that_follow(s.critic, s.data) - values
-    expected = deltas + s.args.gamma * s.args.gae_lambda * np.where(end, 0.0, np.append(found[1:], 0.0))
-    return of_kinds(s, found, expected, "Its advantages are not delta + gamma lambda A'.")
+    values, decay = s.values(s.batch["obs"]).detach().double().numpy(), s.args.gamma * s.args.gae_lambda
+    deltas = s.data["rewards"] + s.args.gamma * values_that_follow(s.values, s.data) - values
+    expected = deltas + decay * np.where(end, 0.0, np.append(found[1:], 0.0))
+    judged, gae = of_kinds(s, found, expected, "Its advantages are not delta + gamma lambda A'."), deltas.copy()
+    for i in np.flatnonzero(~end)[::-1]:
+        gae[i] += decay * gae[i + 1]
+    times, plus = np.polyfit(gae, found, 1)
+    if judged.status == GOOD or not times > 0 or unlike(found, times * gae + plus, 1e-3).any():
+        return judged
+    policy, number = s.state.policy, f"{times:.3g} times GAE's, {plus:+.3g}"
+    other = s.batch | dict(advantages=torch.tensor(gae, dtype=torch.float32))
+    ways = [gradient(s.module.policy_loss(s.args, policy(x["obs"]), x), policy) for x in (s.batch, other)]
+    text = "Its advantages are GAE's but for a factor and a constant, which change the policy's gradient."
+    return verdict(cosine(*ways) < LIKE, text, f"{number}; cosine {cosine(*ways):.5f}", DIFFERS)
 
 
-@check("the batch holds what the networks said", "estimate_advantages")
+@check("the batch holds what the networks said", "estimate_advantages", after="order shapes")
 @torch.no_grad()
 def batch_fields(s: Script) -> Verdict:
     """Each row's obs and actions are the rollout's, and its old_means, old_stds, old_log_probs and old_values those of
@@ -205,7 +300,7 @@ def batch_fields(s: Script) -> Verdict:
     obs, acted = torch.from_numpy(s.data["obs"]), torch.from_numpy(s.data["actions"])
     pi = s.state.policy(obs)
     expected = dict(obs=obs, actions=acted, old_means=pi.mean, old_stds=pi.stddev, old_log_probs=pi.log_prob(acted))
-    expected |= dict(old_values=s.critic(obs)) if s.critic else {}
+    expected |= dict(old_values=s.values(obs)) if s.critic else {}
     wrong = {name: unlike(s.batch[name], x) for name, x in expected.items() if name in s.batch}
     names = ", ".join(name for name, rows in wrong.items() if rows.any())
     return of_rows(np.any(list(wrong.values()), axis=0), f"Its {names} are not what the networks say of the rollout.")
@@ -226,9 +321,11 @@ LIKE = 0.9999  # cosine of gradients that are the same; a clip of the log ratio 
 
 
 def one_of(mine: Tensor, expected: list[Tensor], text: str, number: str = "") -> Verdict:
-    """Judges whether a gradient [P] has the direction of one of those that are expected."""
+    """Judges whether a gradient [P] has the direction of one of those that are expected. From 0.9 on it differs: what
+    people mean (a Huber loss, another clip) has kept most of the direction, and what turns it around has not."""
     found = max((cosine(mine, x) for x in expected), key=lambda x: (x >= LIKE, abs(x)))
-    return verdict(not found >= LIKE and expected[0].any(), text, f"cosine {found:.5f}{number}; {LIKE} is asked")
+    number, status = f"cosine {found:.5f}{number}; {LIKE} is asked", DIFFERS if found >= 0.9 else BAD
+    return verdict(not found >= LIKE and expected[0].any(), text, number, status)
 
 
 def policy_gradient(s: Script, policy: nn.Module, **options: Any) -> Tensor:
@@ -240,28 +337,32 @@ def policy_gradient(s: Script, policy: nn.Module, **options: Any) -> Tensor:
 @check("the bonus is the entropy times its coefficient", "policy_loss, action_entropy")
 def bonus(s: Script) -> Verdict | None:
     """What --entropy-coef 0.01 adds to the gradient of -policy_loss is 0.01 times the gradient of the policy's entropy,
-    within 1 %."""
+    within 1 %. With --bound-action tanh the entropy has the term E[ln(1 - tanh(u)^2)], estimated with the batch's own
+    noise."""
     if not hasattr(s.args, "entropy_coef"):
         return None
     policy = s.state.policy
-    added = policy_gradient(s, policy, entropy_coef=0.01, bound_action="no") - policy_gradient(s, policy)
-    entropy = 0.01 * gradient(policy(s.batch["obs"]).entropy().mean(), policy)
+    added, pi = policy_gradient(s, policy, entropy_coef=0.01) - policy_gradient(s, policy), policy(s.batch["obs"])
+    expected = pi.entropy()
+    if s.option("bound_action") == "tanh":
+        u = pi.mean + pi.stddev * (s.batch["actions"] - s.batch["old_means"]) / s.batch["old_stds"]
+        expected = expected - 2 * torch.log(torch.cosh(u.double())).sum(-1)  # ln(1 - tanh^2) = -2 ln cosh
+    entropy = 0.01 * gradient(expected.mean(), policy)
     off, times = ((added - entropy).norm() / entropy.norm()).item(), (added @ entropy / (entropy @ entropy)).item()
     return verdict(not off < 0.01, f"The bonus is {times:.2g} times what it should be.", f"{percent(off)} off")
 
 
-@check("the policy loss is minus the surrogate, with its clip", "policy_loss")
-def surrogate(s: Script) -> Verdict:
+@check("the policy loss is minus the surrogate, with its clip", "policy_loss", after="shapes")
+def surrogate(s: Script) -> Verdict | None:
     """The gradient of -policy_loss without its bonus has a cosine of 0.9999 or more with that of the clipped surrogate
     (Schulman et al. 2017, eq. 7) of the advantages, normalized or not, or, without clip_eps, with that of ratio A or
     A ln pi. So it has at the policy that acted, and where a fifth of the ratios or more are outside the band (0.2
-    without clip_eps). Of V-MPO the first is tested, with weights softmax(A / temperature) of the better half."""
-    A, of_vmpo, eps = s.batch["advantages"], "multipliers" in s.batch, s.option("clip_eps", None)
+    without clip_eps)."""
+    if "multipliers" in s.batch:
+        return None  # V-MPO's has a check of its own
+    A, eps = s.batch["advantages"], s.option("clip_eps", None)
     eps = s.batch["clip_range"][0].item() if "clip_range" in s.batch else eps
     weights = [A, (A - A.mean()) / A.std()]
-    if of_vmpo:
-        better = A >= A.topk(len(A) // 2).values.min()  # torch's median would let in one row more
-        weights = [torch.softmax(torch.where(better, A / s.batch["multipliers"][0], -math.inf), 0)]
     ratio = lambda log_probs: torch.exp(log_probs - s.batch["old_log_probs"])
     terms = [lambda x, A: ratio(x) * A, lambda x, A: x * A]
     if eps is not None:
@@ -269,17 +370,49 @@ def surrogate(s: Script) -> Verdict:
     share = lambda policy: ((ratio(log_prob(policy)) - 1).abs() > (eps or 0.2)).float().mean().item()
     log_prob = lambda policy: policy(s.batch["obs"]).log_prob(s.batch["actions"])
     far = moved(s.state.policy, lambda x: share(x) > 0.2)
-    for policy in [s.state.policy, *([far] if share(far) > 0.2 and not of_vmpo else [])]:
+    for policy in [s.state.policy, *([far] if share(far) > 0.2 else [])]:
         where = f"with {percent(share(policy))} of the ratios outside the band"
         text = f"The gradient of -policy_loss is not that of the surrogate {where}."
         expected = [gradient(term(log_prob(policy), x).mean(), policy) for term in terms for x in weights]
         found = one_of(policy_gradient(s, policy), expected, text, f" {where}")
-        if found.status == BAD:
+        if found.status != GOOD:
             break
     return found
 
 
-@check("the value loss is a squared error, clipped as the arguments say", "value_loss")
+@check("V-MPO's losses are its equations'", "policy_loss, multiplier_loss, best_rows, decoupled_kl")
+def vmpo_losses(s: Script) -> Verdict | None:
+    """At a policy that has moved by 0.05 nats or more, with the multipliers 0.7, 2 and 3, the gradient of policy_loss
+    has a cosine of 0.9999 or more with that of eq. 20 of Lehmann 2024, and the derivatives of multiplier_loss are those
+    of eq. 21 and 22 within 1 %, and 0 for the policy. KLs are computed here from the Gaussians' formulas."""
+    multiplier_loss = getattr(s.module, "multiplier_loss", None)
+    if "multipliers" not in s.batch or not multiplier_loss:
+        return None
+    A, args, m = s.batch["advantages"], s.with_options(entropy_coef=0.0), torch.tensor([0.7, 2.0, 3.0]).requires_grad_()
+    policy = moved(s.state.policy, lambda x: kls(x, s.batch).mean() > 0.05)
+    pi, mean, std = policy(s.batch["obs"]), s.batch["old_means"], s.batch["old_stds"]
+    kl_mean = (0.5 * ((pi.mean - mean) / std) ** 2).sum(-1).mean()
+    kl_std = (torch.log(pi.stddev / std) + 0.5 * (std / pi.stddev) ** 2 - 0.5).sum(-1).mean()
+    best = A.topk(len(A) // 2 if s.option("top_half", True) else len(A)).indices
+    psi = torch.softmax(A[best] / 0.7, 0)
+    loss = 2 * kl_mean + 3 * kl_std - (psi * pi.log_prob(s.batch["actions"])[best]).sum()
+    mine = s.module.policy_loss(args, policy(s.batch["obs"]), s.batch | dict(multipliers=m.detach()))
+    found = one_of(gradient(mine, policy), [gradient(loss, policy)], "The gradient of policy_loss is not eq. 20's.")
+    dual = m[0] * args.eps_temperature + m[0] * (torch.logsumexp(A[best] / m[0], 0) - math.log(len(best)))
+    dual = dual + m[1] * (args.eps_mean - kl_mean.detach()) + m[2] * (args.eps_std - kl_std.detach())
+    [expected] = torch.autograd.grad(dual, m)
+    mine = multiplier_loss(args, m, policy(s.batch["obs"]), s.batch)
+    [slopes] = torch.autograd.grad(mine, m, retain_graph=True)
+    off = ((slopes - expected).abs() / expected.abs().clamp(min=1e-8)).tolist()
+    wrong = [x for x, y in zip(("the temperature", "nu_mean", "nu_std"), off) if not y <= 0.01]
+    wrong += ["the policy, which should be 0"] * bool(gradient(mine, policy).any())
+    if wrong and found.status != BAD:
+        text = f"The derivative of multiplier_loss is not that of eq. 21 and 22 for {', '.join(wrong)}."
+        return Verdict(BAD, text, f"off by {', '.join(map(percent, off))}")
+    return found
+
+
+@check("the value loss is a squared error, clipped as the arguments say", "value_loss", after="shapes")
 def value_loss(s: Script) -> Verdict | None:
     """At the values before the fit, the gradient of value_loss has a cosine of 0.9999 or more with that of the mean
     squared error. So it has where a fifth of the values have moved by more than value_clip_eps; with --value-clip this
@@ -289,7 +422,7 @@ def value_loss(s: Script) -> Verdict | None:
     old, targets, eps = s.batch["old_values"], s.batch["value_targets"], s.option("value_clip_eps", 0.2)
     far = moved(s.critic, lambda x: ((x(s.batch["obs"]) - old).abs() > eps).float().mean() > 0.2)
     for network in [s.critic, *([far] if "clip_range" not in s.batch else [])]:
-        values = network(s.batch["obs"])
+        values = network(s.batch["obs"]).flatten()
         errors = (values - targets) ** 2
         if s.option("value_clip"):
             errors = torch.maximum(errors, (old + (values - old).clamp(-eps, eps) - targets) ** 2)
@@ -297,7 +430,7 @@ def value_loss(s: Script) -> Verdict | None:
         where = "once values have moved" if network is far else "before the fit"
         text = f"The gradient of its value loss is not that of the squared error {where}."
         found = one_of(mine, [gradient(errors.mean(), network)], text, f" {where}")
-        if found.status == BAD:
+        if found.status != GOOD:
             break
     return found
 
@@ -325,16 +458,20 @@ def equal_updates(s: Script) -> Verdict:
 @check("restore gives back what a checkpoint holds", "restore, save_checkpoint")
 def restored(s: Script) -> Verdict:
     """After restore, every part of the State that the checkpoint has is the checkpoint's, bit for bit, and it has every
-    part that can be saved: networks, statistics, Adam's moments and the counters."""
-    checkpoint, state = s.module.load_checkpoint(s.checkpoint.path), s.module.State(s.args)
-    checkpoint.pop("workers", None)  # whose unfinished episodes would be played again
+    part that can be saved: networks, statistics, Adam's moments and the counters. So are the unfinished episodes, where
+    the environment repeats them."""
+    checkpoint, state = s.module.load_checkpoint(s.checkpoint.path), s.module.State(s.wide)
     s.module.restore(state, checkpoint)
+    if state.__dict__.get("inexact_resumes") != checkpoint.get("inexact_resumes"):
+        del state.inexact_resumes, checkpoint["workers"]  # which the run's half judges
+    episodes = [x for x in zip(state.workers, checkpoint.pop("workers", [])) if x[1]["obs"] is not None]
+    lost_episodes = any(not np.array_equal(getattr(x, k), y[k]) for x, y in episodes for k in y)
     parts = {x: y.state_dict() if hasattr(y, "state_dict") else y for x, y in vars(state).items()}
     parts = {x: tree_leaves(y) for x, y in parts.items() if x not in ("workers", "rng")}
     lost = [x for x, y in parts.items() if y and x not in checkpoint and all(map(torch.is_tensor, y))]
     theirs = {x: tree_leaves(checkpoint[x]) for x in parts if x in checkpoint}
     same = lambda x, y: len(x) == len(y) and all(np.array_equal(a, b) for a, b in zip(x, y))
-    wrong = lost + [x for x in theirs if not same(parts[x], theirs[x])]
+    wrong = lost + [x for x in theirs if not same(parts[x], theirs[x])] + ["an unfinished episode"] * lost_episodes
     return verdict(wrong, f"Not given back: {', '.join(wrong)}.", ", ".join(theirs))
 
 
@@ -363,23 +500,38 @@ def minibatches(s: Script) -> Verdict | None:
     return verdict(wrong, text, ", ".join(told)) if told else None
 
 
-@check("an update counts its steps, and logs the KL that it made", "update")
+@check("an update counts its steps, and logs what it did", "update, measure_update, natural_gradient_step")
 def logged(s: Script) -> Verdict:
-    """An update counts one iteration and the steps of the batch, and the mean_kl that it logs, if any, is that of the
-    whole batch, from the policy that acted, within 1 %."""
-    (state, mine), kl = s.an_update, kls(s.an_update[0].policy, s.batch).mean().item()
-    pairs = dict(mean_kl=(mine.get("mean_kl", kl), kl), iteration=(state.iteration - s.state.iteration, 1))
-    pairs |= dict(global_step=(state.global_step - s.state.global_step, len(s.batch["obs"])))
-    off = {name: (x, y) for name, (x, y) in pairs.items() if not abs(x - y) <= 0.01 * y + 1e-6}
-    wrong = [f"{name} {x:.4g} in place of {y:.4g}" for name, (x, y) in off.items()]
-    return verdict(wrong, f"An update does not say what it did: {'; '.join(wrong)}.", f"mean KL {short(kl)}")
+    """An update counts one iteration and the steps of the batch. What it logs by these names is so, within 1 %: of the
+    whole batch mean_kl and max_kl (old || new), max_ratio, effective_sample_size (the ratios' mean squared by their
+    mean square), clip_fraction, explained_variance (of the targets by the values before the fit) and, where actions
+    are not squashed, entropy. The update begins with a policy that has moved by 0.1 nats, so that directions of the KL
+    are told apart."""
+    batch, start = s.batch, moved(s.state.policy, lambda x: kls(x, s.batch).mean() > 0.1)
+    state, mine = s.updated(policy=start)
+    pi, kl = state.policy(batch["obs"]), kls(state.policy, batch)
+    ratios = torch.exp(pi.log_prob(batch["actions"]) - batch["old_log_probs"]).detach()
+    true = dict(mean_kl=kl.mean(), max_kl=kl.max(), max_ratio=ratios.max(), entropy=pi.entropy().mean())
+    true["effective_sample_size"] = ratios.mean() ** 2 / (ratios**2).mean()
+    true["clip_fraction"] = ((ratios - 1).abs() > s.option("clip_eps", 0.0)).float().mean()
+    if s.critic:
+        left = batch["value_targets"] - batch["old_values"]
+        true["explained_variance"] = 1 - left.var() / batch["value_targets"].var()
+    if s.option("bound_action") == "tanh":
+        del true["entropy"]
+    true = {x: y.item() for x, y in true.items() if x in mine} | dict(iteration=1, global_step=len(batch["obs"]))
+    mine = mine | {x: getattr(state, x) - getattr(s.state, x) for x in ("iteration", "global_step")}
+    off = [x for x, y in true.items() if not abs(mine[x] - y) <= 0.01 * abs(y) + 1e-6]
+    wrong = [f"{x} {mine[x]:.4g} in place of {true[x]:.4g}" for x in off]
+    return verdict(wrong, f"An update does not say what it did: {'; '.join(wrong)}.", ", ".join(true))
 
 
-@check("no network's fit sees the other's targets", "update")
+@check("no network's fit sees the other's targets", "update", after="equal_updates")
 def independent(s: Script) -> Verdict | None:
     """Other value targets leave the policy's update the same bit for bit, and other advantages the value network's."""
     if not s.critic or not hasattr(s.args, "value_lr"):
-        return None  # one optimizer for both clips their norm together
+        why = "One optimizer steps both networks, and clips their norm together, so their fits are not independent."
+        return Verdict(CANNOT_TELL, why) if s.critic else None
     draw, wrong = torch.randn(len(s.batch["obs"]), generator=torch.Generator().manual_seed(1)), []
     for name, network in dict(value_targets="policy", advantages="value").items():
         other, _ = s.updated(**{name: s.batch[name] + s.batch[name].std() * draw})
@@ -390,71 +542,180 @@ def independent(s: Script) -> Verdict | None:
     return verdict(wrong, text, "bit for bit")
 
 
-@check("the steps inside updates are Adam's", "update, fit")
+def of_schedule(
+    args: dict[str, Any], planned: int, before: Any, log: dict[str, Any], where: list[str]
+) -> Verdict | None:
+    """Judges what was logged of learning rates after these numbers of steps [n], the first of which is 0. Another
+    schedule differs. It is bad if the first rate is another, or one that should be a quarter is above 70 %."""
+    share, told = 1 - np.array(before) / planned if args.get("anneal_lr") else np.ones(len(before)), []
+    for name in [x for x in ("policy_lr", "value_lr") if x in args and np.isfinite(log.get(x, np.nan)).any()]:
+        found = np.array(log[name]) / args[name]
+        off = np.nan_to_num(np.abs(found - share))
+        at, many = int(off.argmax()), (off > 0.01).sum()
+        number = (
+            f"{name} {args[name] * found[at]:.3g} {where[at]}, where the arguments say {args[name] * share[at]:.3g}"
+        )
+        text = f"The learning rate is not what the arguments say in {many:,} of {len(off):,} cases."
+        bad = off[0] > 0.01 or ((found > 0.7) & (share <= 0.25)).any()
+        told.append(verdict(many, text, number, BAD if bad else DIFFERS))
+    return min(told, key=lambda x: checks.ORDER.index(x.status)) if told else None
+
+
+@check("learning rates are what the arguments say", "update", after="logged")
+def rates(s: Script) -> Verdict | None:
+    """The rates that an update of a new run returns are those of the arguments, with --anneal-lr times 1 - steps before
+    / planned steps (within 1 % of the first), in the first iteration, after a quarter and three quarters of the
+    training, and in the last. Another schedule differs; it is bad if the first rate is another, or if it should have
+    fallen to a quarter and is above 70 %."""
+    args, new, data, _ = s.new
+    if not {"policy_lr", "value_lr"} & vars(args).keys():
+        return None
+    batch, size = s.module.estimate_advantages(args, new, data), args.num_envs * args.num_steps
+    args = replace(args, **s.known(dict(policy_epochs=1, value_epochs=1)))
+    n = planned_steps(dict(args=vars(args))) // size
+    done = [0, n // 4, 3 * n // 4, n - 1]
+    rows = [s.module.update(args, changed(copied(new), iteration=x, global_step=x * size), batch) for x in done]
+    log = {name: [row[name] for row in rows] for name in rows[0]}
+    return of_schedule(vars(args), n * size, [x * size for x in done], log, [f"in iteration {x}" for x in done])
+
+
+def fitted(state: Any, name: str) -> Tensor:
+    """Returns what an Adam steps: a network's parameters and, after a policy's, V-MPO's multipliers."""
+    parts = [flat(state, name)]
+    if name == "policy" and hasattr(state, "multipliers"):
+        parts.append(state.multipliers)
+    return torch.cat(parts)
+
+
+@check("the steps inside updates are Adam's", "update, fit, fit_policy", after="equal_updates minibatches logged")
 def adam(s: Script) -> Verdict | None:
-    """In a new run that counts as a quarter done, three updates of four epochs of one minibatch end within 1 % of the
-    way from where torch.optim.Adam ends along the script's losses (a healthy script: 0.003 %), with the rates of the
-    arguments, annealed where these say so, and each network's gradient clipped where they say so (to a norm of 0.01
-    here, so that the clip acts)."""
+    """In a new run that counts as a quarter done, three updates of four epochs of one minibatch end within 1 % of
+    the way from where torch.optim.Adam ends along the script's losses (a healthy script: 0.003 %), with the rates
+    that the updates return, and each network's gradient clipped where the arguments say so: to a norm of 0.01, so
+    that the clip acts, and to 1e6, so that it must not. V-MPO's multipliers move with its policy, unclipped, and
+    stay above their least value. The mean loss and gradient norm that the first update logs are those of its
+    steps."""
     args, new, data, _ = s.new
     names = [x for x in ("policy", "value") if {f"{x}_lr", f"{x}_epochs", "num_minibatches"} <= vars(args).keys()]
-    names = [x for x in names if x == "value" or not hasattr(new, "multipliers")]  # these move with every step
-    args = replace(args, max_grad_norm=0.01) if hasattr(args, "max_grad_norm") else args
-    state, batch = copied(new), s.module.estimate_advantages(args, new, data)
+    if not names:
+        return None  # one optimizer steps both networks
+    batch, told = s.module.estimate_advantages(args, new, data), []
     planned, size = planned_steps(dict(args=vars(args))), args.num_envs * args.num_steps
-    state.iteration, state.global_step = planned // (4 * size), planned // (4 * size) * size
-    once, taken, rates, thirds = copied(state), [], [], []
-    for rows in torch.arange(len(batch["obs"]) // 3 * 3).chunk(3):
-        thirds.append({name: x if name == "multipliers" else x[rows] for name, x in batch.items()})
-        rates.append(1 - state.global_step / planned if s.option("anneal_lr") else 1)
-        s.module.update(args, state, thirds[-1])
-        taken.append(copied(state))
-    s.module.update(replace(args, **{f"{x}_epochs": 1 for x in names}), once, thirds[0])
-    where = ["after several", "after the first: gradients add up, or moments, clip or batch change"]
-    where += ["at the first: rate, moments, gradient or batch are others"]
-    wrong, told = [], []
-    for x in names:
-        ways = [adam_way(s, args, x, getattr(new, x), thirds, rates, eps) for eps in (1e-5, 1e-8)]
-        mine = [flat(y, x) - flat(new, x) for y in (taken[2], taken[0], once)]
-        off = min([((a - b).norm() / b.norm()).nan_to_num(math.inf).item() for a, b in zip(mine, way)] for way in ways)
-        far = (mine[0].norm() / ways[0][0].norm()).item()
-        told.append(f"the {x} went {far:.3g} times as far as Adam, and ended {percent(off[0])} of the way off")
-        if off[0] > 0.01:
-            wrong.append(f"those of the {x} {[y for y, z in zip(where, off) if z > 0.01][-1]}")
-    return verdict(wrong, f"Steps part from Adam's, {'; '.join(wrong)}.", "; ".join(told)) if told else None
+    for most in [0.01, 1e6] if hasattr(args, "max_grad_norm") else [math.inf]:
+        args, start = replace(args, **s.known(dict(max_grad_norm=most))), copied(new)
+        start.iteration, start.global_step = planned // (4 * size), planned // (4 * size) * size
+        if hasattr(start, "multipliers"):
+            start.multipliers[2] = 2 * args.min_multiplier  # the KL is small, so it falls to the least value
+        state, ends, logs, thirds = copied(start), [], [], []
+        for rows in torch.arange(len(batch["obs"]) // 3 * 3).chunk(3):
+            thirds.append({name: x if name == "multipliers" else x[rows] for name, x in batch.items()})
+            fraction = 1 - state.global_step / planned if s.option("anneal_lr") else 1
+            by_arguments = {f"{x}_lr": fraction * getattr(args, f"{x}_lr") for x in names}
+            logs.append(by_arguments | s.module.update(args, state, thirds[-1]))
+            ends.append(copied(state))
+        for x in names:
+            mine = [fitted(y, x) - fitted(start, x) for y in (ends[0], ends[2])]
+            for eps in (1e-5, 1e-8):
+                way, log = adam_way(s, args, x, start, thirds, [row[f"{x}_lr"] for row in logs], eps)
+                first, last = (((a - b).norm() / b.norm()).nan_to_num(math.inf).item() for a, b in zip(mine, way))
+                if last <= 0.01:
+                    break
+            far, clip = (mine[1].norm() / way[1].norm()).item(), f" with a norm of {most:g}" * math.isfinite(most)
+            told.append(f"the {x} went {far:.3g} times as far as Adam{clip}, and ended {percent(last)} of the way off")
+            if last > 0.01:
+                when = "within the first update: moments, gradient, clip or batch are others"
+                when = when if first > 0.01 else "after it: Adam's state does not go on"
+                return Verdict(BAD, f"Steps of the {x}{clip} part from Adam's {when}.", told[-1])
+            off = [y for y in log if y in logs[0] and not abs(logs[0][y] - log[y]) <= 0.01 * abs(log[y]) + 1e-6]
+            if off:
+                number = ", ".join(f"{y} {logs[0][y]:.4g} in place of {log[y]:.4g}" for y in off)
+                return Verdict(BAD, f"Steps of the {x}{clip} are Adam's, but what is logged of them is not so.", number)
+    return Verdict(GOOD, "", "; ".join(told))
 
 
-def adam_way(s: Script, args: Any, name: str, start: nn.Module, batches: list, rates: list, eps: float) -> list[Tensor]:
-    """Returns how far torch.optim.Adam takes a network in twelve steps, in four, and in one."""
-    network, ways, loss = copy.deepcopy(start), [], getattr(s.module, f"{name}_loss")
+def adam_way(s: Script, args: Any, name: str, start: Any, batches: list, rates: list, eps: float) -> tuple:
+    """Returns how far torch.optim.Adam takes what an Adam steps in four steps, and in twelve, and what an update should
+    log of the four: the means of the losses and of the gradient's norms, and the share of those that were clipped."""
+    network, loss = copy.deepcopy(getattr(start, name)), getattr(s.module, f"{name}_loss")
+    multipliers = fitted(start, name)[len(flat(start, name)) :].requires_grad_()  # none but V-MPO's
     # A script with one clip alone (TRPO+: the value network's; REINFORCE: the policy's) calls it grad_clip.
     of_value = name == "value" and hasattr(args, "value_grad_clip")
     clips = getattr(args, "value_grad_clip" if of_value else "grad_clip", True)
     most = getattr(args, "max_grad_norm", math.inf) if clips else math.inf
-    optimizer = torch.optim.Adam(network.parameters(), eps=eps)
+    optimizer, ways, losses = torch.optim.Adam([*network.parameters(), multipliers], eps=eps), [], []
     for batch, rate in [(x, rate) for x, rate in zip(batches, rates) for _ in range(4)]:
-        optimizer.param_groups[0]["lr"] = rate * getattr(args, f"{name}_lr")
+        optimizer.param_groups[0]["lr"] = rate
         optimizer.zero_grad()
-        loss(args, network(batch["obs"]), batch).backward()
-        nn.utils.clip_grad_norm_(network.parameters(), most)
+        said = network(batch["obs"])
+        if len(multipliers):
+            multiplier_loss = getattr(s.module, "multiplier_loss")  # noqa: B009  # V-MPO's alone, so not of the contract
+            multiplier_loss(args, multipliers, said, batch).backward(retain_graph=True)
+            network.zero_grad()
+            batch = batch | dict(multipliers=multipliers.detach().clone())
+        value = loss(args, said, batch)
+        value.backward()
+        norm = nn.utils.clip_grad_norm_(network.parameters(), most)
+        losses.append([value.item(), norm.item(), float(norm > most)])
         optimizer.step()
-        ways.append(lab.flat_parameters(network) - lab.flat_parameters(start))
-    return [ways[11], ways[3], ways[0]]
+        multipliers.data.clamp_(min=getattr(args, "min_multiplier", 0.0))
+        ways.append(torch.cat([lab.flat_parameters(network), multipliers.detach()]) - fitted(start, name))
+    means = np.mean(losses[:4], 0)
+    return [ways[3], ways[11]], {f"{name}_{x}": y for x, y in zip(("loss", "grad_norm", "grads_clipped"), means)}
 
 
-@check("the policy's step is a natural gradient's", "natural_gradient_step, line_search")
+@check("the policy's step is a natural gradient's", "natural_gradient_step, conjugate_gradient, fisher_vector_product")
 def natural_step(s: Script) -> Verdict | None:
     """With Fisher products over all states and 100 steps of conjugate gradient, the step x of an update solves
-    (F + damping) x = g up to its length: the cosine of both sides is 0.95 or more."""
+    (F + damping) x = g up to its length: the cosine of both sides is 0.95 or more. Its whole length, before the line
+    search, is such that x (F + damping) x / 2 is the KL that is allowed, within 5 % (half-way through a schedule from
+    0.01 to 0.03, where there is one). That no such step is accepted is bad."""
     if not s.option("max_kl") or not hasattr(s.args, "cg_damping"):
         return None
-    args, policy = s.with_options(fisher_fraction=1.0, cg_steps=100), s.state.policy
-    step = flat(s.updated(args)[0], "policy") - flat(s.state, "policy")
+    few = dict(fisher_fraction=1.0, cg_steps=100, max_kl=0.01, max_kl_final=0.03)
+    args, policy, planned = s.with_options(**few), s.state.policy, planned_steps(dict(args=vars(s.args)))
+    after, log = s.updated(args, global_step=planned // 2)
+    step = flat(after, "policy") - flat(s.state, "policy")
     if not step.any():
-        return None  # the line search refused it
+        text = "With exact Fisher products and 100 steps of conjugate gradient, the line search accepts no step."
+        return Verdict(BAD, text, f"its cg_residual is {log['cg_residual']:.3g}" * ("cg_residual" in log))
     new, ps = policy(s.batch["obs"]), list(policy.parameters())
     old = Independent(Normal(new.mean.detach(), new.stddev.detach()), 1)
     slope = torch.autograd.grad(kl_divergence(old, new).mean(), ps, create_graph=True)
     product = gradient(torch.cat([x.flatten() for x in slope]) @ step, policy) + args.cg_damping * step
     found = cosine(product, gradient(-s.module.policy_loss(args, policy(s.batch["obs"]), s.batch), policy))
-    return verdict(not found >= 0.95, "The policy's step is not a natural gradient's.", f"cosine {found:.3f}")
+    allowed = 0.01 + (planned // 2) / planned * 0.02 * hasattr(args, "max_kl_final")
+    length = (product @ step / 2).item() / log.get("line_search_step", 1.0) ** 2 / allowed
+    number = f"cosine {found:.3f}; {length:.3g} of the KL that is allowed"
+    if not found >= 0.95:
+        return Verdict(BAD, "The policy's step is not a natural gradient's.", number)
+    wrong = "line_search_step" in log and not abs(length - 1) < 0.05
+    return verdict(wrong, "The policy's step has the direction of a natural gradient's, and not the length.", number)
+
+
+@check("a step keeps to the KL that it is allowed, and improves the surrogate", "line_search, natural_gradient_step")
+def acceptance(s: Script) -> Verdict | None:
+    """Steps that are too long are provoked by a Fisher matrix of one state with hardly any damping. What an update then
+    accepts has a mean KL of at most max_kl and raises the surrogate by more than a tenth of what its slope promises. Of
+    ten tries it takes the first that is so; where one is allowed and is not so, the policy stays."""
+    if not s.option("max_kl") or not hasattr(s.args, "cg_damping"):
+        return None
+    start, told, wrong = flat(s.state, "policy"), [], []
+    surrogate = lambda args, policy: -s.module.policy_loss(args, policy(s.batch["obs"]), s.batch)
+    for most, tries in ((0.01, 1), (0.01, 10), (0.3, 10)):
+        fisher = dict(fisher_fraction=1.0 / len(s.batch["obs"]), cg_damping=1e-3)
+        args = s.with_options(**fisher, max_kl=most, max_kl_final=most, backtrack_steps=tries)
+        before = surrogate(args, s.state.policy)
+        slope, (after, log) = gradient(before, s.state.policy), s.updated(args)
+        step, fraction = flat(after, "policy") - start, log.get("line_search_step", 1.0)
+        fits, numbers = [], []
+        for longer in (step, step / args.backtrack_ratio):
+            policy = lab.with_parameters(s.state.policy, start + longer)
+            gain, kl = (surrogate(args, policy) - before).item(), kls(policy, s.batch).mean().item()
+            fits.append(gain > 0.09 * (slope @ longer).item() and kl <= 1.01 * most)
+            numbers.append(f"KL {kl:.3g} of {most}, surrogate {gain:+.3g} of {slope @ longer:+.3g}")
+        told.append(numbers[0] if step.any() else f"no step in {tries} tries with {most}")
+        if step.any() and not fits[0]:
+            wrong.append(f"it accepts a step with {numbers[0]}")
+        elif step.any() and fits[1] and fraction < 1:
+            wrong.append(f"it accepts a step with {numbers[0]} where a longer one had {numbers[1]}")
+    return verdict(wrong, f"The line search is not as it should be: {'; '.join(wrong)}.", "; ".join(told))

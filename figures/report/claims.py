@@ -9,6 +9,7 @@ from estimates import measured
 
 sys.path.append(str(FIGURES / "report"))
 
+import mutants  # noqa: E402
 import plant  # noqa: E402
 
 
@@ -30,10 +31,10 @@ def rates() -> list[list[str]]:
     """Returns the rows of a table with the rates of each kind of bug, the blind set first, and of healthy runs."""
     header, *rows = plant.rates(results())
     bugs = [x for x in measured("report/blind") if not x.get("healthy")]
-    counts = [plant.exact(sum(x[name] for x in bugs), len(bugs)) for name in ("found", "named")]
+    counts = [mutants.exact(sum(x[name] for x in bugs), len(bugs)) for name in ("found", "named")]
     alarms, verdicts = (sum(x.get(name, 0) for x in measured("report/blind")) for name in ("alarms", "verdicts"))
     blind = ["**Bugs that whoever wrote the checks had not seen**", *counts]
-    beside = ["false alarms on the four healthy runs beside them", plant.exact(alarms, verdicts), "–"]
+    beside = ["false alarms on the four healthy runs beside them", mutants.exact(alarms, verdicts), "–"]
     return [header, blind, beside, *rows]
 
 
@@ -43,6 +44,39 @@ def each_blind() -> list[list[str]]:
     for x in [x for x in measured("report/blind") if not x.get("healthy")]:
         told = "named" if x["named"] else "found, not named" if x["found"] else "missed"
         rows.append([x["bug"], x["edit"], told, x["said"].replace("|", "/")])
+    return rows
+
+
+def each_script() -> list[list[str]]:
+    """Returns the rows of a table with the rates of mechanical mutants of each script."""
+    return mutants.by_script(measured("report/mutants"))
+
+
+def each_function() -> list[list[str]]:
+    """Returns the rows of a table with the rates of mechanical mutants of each function."""
+    return mutants.by_function(measured("report/mutants"))
+
+
+def each_missed() -> list[list[str]]:
+    """Returns the rows of a table with the mutants of which the report said nothing."""
+    rows = [["script", "function", "the changed line, before and after"]]
+    for x in measured("report/mutants"):
+        if x["outcome"] in ("missed", "report stops"):
+            rows.append([x["script"], x["function"], "`" + x["what"].replace("|", "\\|").replace("`", "'") + "`"])
+    return rows
+
+
+def each_untrained() -> list[list[str]]:
+    """Returns the rows of a table with today's verdicts on bugs and edits of scripts that have not trained."""
+    return plant.rates(measured("report/untrained"))
+
+
+def each_edit() -> list[list[str]]:
+    """Returns the rows of a table with what today's checks say of healthy edits."""
+    rows = [["edit", "what it does", "`--quick`", "what is said"]]
+    for x in [x for x in measured("report/untrained") if x["kind"] == plant.EDITS]:
+        said = "; ".join(f"{y['check']}: {y['number']}" for y in x["findings"])
+        rows.append([x["name"], x["what"], plant.outcome(x), said])
     return rows
 
 
@@ -73,6 +107,11 @@ TABLES = {
     "blind": each_blind,
     "bugs": each_bug,
     "healthy": each_healthy,
+    "scripts": each_script,
+    "functions": each_function,
+    "missed": each_missed,
+    "untrained": each_untrained,
+    "edits": each_edit,
     "references": each_reference,
 }
 PICTURES = {}

@@ -3,32 +3,40 @@ quick report judge them all, and counts what it finds, what it names, and whom i
 
     python figures/report/plant.py --out planted               # trains and judges what is missing, writes hit_rate.json
     python figures/report/plant.py --out planted --only ppo    # the runs whose names have this pattern alone
+    python figures/report/plant.py --out planted --mutants 30  # so many mutants of each script; writes mutants.json
+    python figures/report/plant.py --out planted --untrained   # judges scripts alone, in minutes; writes untrained.json
 
-To judge trained runs again, delete planted/pages. A bug is *found* if any verdict is caution or bad, and *named* if one
-of them is of a check that bugs.txt gives for it. A *false alarm* is such a verdict about a healthy run. The runs are
-short: 25 iterations, one seed each, of Hopper-v5 but for one."""
+To judge trained runs again, delete planted/pages. A bug is *found* if any verdict is bad, caution or differs, and
+*named* if one of them is of a check that bugs.txt gives for it. A healthy run or edit is *accused* if any is bad
+or caution; that an edit differs is no accusation. The runs are short: 25 iterations, one seed each, of Hopper-v5 but
+for one. How mutants are made and counted, mutants.py says."""
 
 import contextlib
 import json
 import re
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import tyro
-from scipy import stats
 from tqdm import tqdm
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 sys.path += [str(ROOT / "diagnostics" / x) for x in ("", "report")]
 
+import checks  # noqa: E402
+import lab  # noqa: E402
+import mutants  # noqa: E402
+import recorded  # noqa: E402
 import report  # noqa: E402
+import script_checks  # noqa: E402
 
+EDITS = "Healthy edits, which people mean"
 RUN = "--env-id Hopper-v5 --total-timesteps 51_200 --checkpoint-every 5 --seed 5"
-ALARMS = "caution", "bad"
 HEALTHY = dict(
     ppo=("ppo", ""),
     ppo_plain=("ppo", "--no-value-clip --no-anneal-lr --no-tanh"),
@@ -103,7 +111,7 @@ def judge(name: str, bug: Bug | None, script: Path, flags: str, out: Path) -> di
         page.mkdir(parents=True, exist_ok=True)
         with (page / "report.txt").open("w") as text, contextlib.redirect_stdout(text):
             report.main([str(out / name), "--quick", "--out", str(page), "--script", str(script)])
-    keys = {status: ("check", "status", "text", "number") for status in ALARMS}
+    keys = {status: ("check", "status", "text", "number") for status in checks.ALARMS}
     found = json.loads((page / "verdicts.json").read_text())
     found = [{key: x[key] for key in keys.get(x["status"], ("check", "status"))} for x in found]
     about = dict(kind="healthy", name=name.partition("__")[2], what=f"{script.name} {flags}".strip(), checks=[])
@@ -111,39 +119,51 @@ def judge(name: str, bug: Bug | None, script: Path, flags: str, out: Path) -> di
     return about | dict(findings=found)
 
 
+UNTRAINED = dict(env_id="Hopper-v5", num_steps=256, num_minibatches=4, total_timesteps=10_240, compile=False)
+UNTRAINED |= dict(checkpoint_every=3, entropy_coef=0.01, bound_action="clip")
+
+
+def judge_untrained(algo: str, script: Path, folder: Path, names: list[str] | None = None, **settings: Any) -> list:
+    """Returns what the checks of a script, or those of these names, find at the first checkpoint of a run that has not
+    trained. The run is the unedited script's."""
+    module = lab.load_script(ROOT / "algos" / f"{algo}.py")
+    known = {x: y for x, y in (UNTRAINED | settings).items() if x in module.Args.__dataclass_fields__}
+    (folder / "checkpoints").mkdir(parents=True)
+    module.write_config(module.Args(**known), folder)
+    module.save_checkpoint(module.Args(**known), folder, module.State(module.Args(**known)))
+    chosen = [x for x in script_checks.CHECKS if names is None or x.find.__name__ in names]
+    return checks.judge(chosen, recorded.Script(lab.Checkpoint(script, folder, 0), 0))
+
+
 def alarms(result: dict[str, Any]) -> list[str]:
-    """Returns the checks whose verdict is caution or bad."""
-    return [x["check"] for x in result["findings"] if x["status"] in ALARMS]
+    """Returns the checks whose verdict is bad or caution, or differs."""
+    return [x["check"] for x in result["findings"] if x["status"] in checks.ALARMS]
 
 
 def outcome(result: dict[str, Any]) -> str:
     found = alarms(result)
-    if result["kind"] == "healthy":
-        return "false alarm" if found else "no alarm"
+    if result["kind"] in ("healthy", EDITS):
+        accused = any(x["status"] in ("bad", "caution") for x in result["findings"])
+        return "accused" if accused else "differs" if found else "good"
     return "named" if set(found) & set(result["checks"]) else "found, not named" if found else "missed"
-
-
-def exact(k: int, n: int) -> str:
-    """Returns k of n with the exact 95 % interval of the share (Clopper and Pearson), in percent."""
-    low = stats.beta.ppf(0.025, k, n - k + 1) if k else 0
-    high = stats.beta.ppf(0.975, k + 1, n - k) if k < n else 1
-    return f"{k} of {n} [{100 * low:.0f} %, {100 * high:.0f} %]"
 
 
 def rates(results: list[dict[str, Any]]) -> list[list[str]]:
     """Returns the rows of a table with the rates of each kind of bug and of healthy runs, its header first."""
     rows = [["", "found", "named"]]
-    for kind in dict.fromkeys(x["kind"] for x in results if x["kind"] != "healthy"):
+    for kind in dict.fromkeys(x["kind"] for x in results if x["kind"] not in ("healthy", EDITS)):
         found = [outcome(x) for x in results if x["kind"] == kind]
         counts = len(found) - found.count("missed"), found.count("named")
-        rows.append([kind, *(exact(x, len(found)) for x in counts)])
-    healthy = [x for x in results if x["kind"] == "healthy"]
-    judged = [x for of_run in healthy for x in of_run["findings"] if x["status"] != "no verdict"]
-    wrong = sum(len(alarms(x)) for x in healthy), sum(bool(alarms(x)) for x in healthy)
-    return rows + [
-        ["healthy runs with a false alarm", exact(wrong[1], len(healthy)), "–"],
-        ["false alarms, of all verdicts on them", exact(wrong[0], len(judged)), "–"],
-    ]
+        rows.append([kind, *(mutants.exact(x, len(found)) for x in counts)])
+    unedited = "healthy runs of unedited scripts that are accused"
+    for kind, name in (("healthy", unedited), (EDITS, "healthy edits that are accused")):
+        found = [outcome(x) for x in results if x["kind"] == kind]
+        rows += [[name, mutants.exact(found.count("accused"), len(found)), "–"]] if found else []
+    judged = [x["status"] for of_run in results if of_run["kind"] == "healthy" for x in of_run["findings"]]
+    judged = [x for x in judged if x not in ("no verdict", "not measured")]
+    wrong = sum(x in checks.ALARMS for x in judged)
+    last = ["false alarms, of all verdicts on the unedited", mutants.exact(wrong, len(judged)), "–"]
+    return rows + [last] * bool(judged)
 
 
 @dataclass
@@ -151,13 +171,42 @@ class Args:
     out: Path
     """folder of the scripts, the runs and the reports"""
     only: str = ""
-    """pattern of the names of runs, such as bug__std-jump; what is written then has these runs alone"""
+    """pattern of the names of bugs and runs or, for mutants, scripts; what is written then has these alone"""
+    untrained: bool = False
+    """judge the bugs and edits that need no training, on scripts that have not trained"""
+    mutants: int = 0
+    """mutants of each script; then nothing else is made"""
+    seed: int = 1
+    """of the sample of mutants"""
 
 
 def main() -> None:
     args = tyro.cli(Args, description=__doc__)
     out = args.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
+    if args.mutants:
+        rows = mutants.measure(out, args.mutants, args.seed, args.only)
+        (out / "mutants.json").write_text("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n")
+        for row in mutants.by_script(rows):
+            print("  ".join(row))
+        return
+    if args.untrained:
+        path = out / "untrained.jsonl"
+        kept = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        work = [x for x in reversed(read_bugs()) if not x.trained and re.search(args.only, x.name)]
+        for bug in tqdm([x for x in work if x.name not in [y["name"] for y in kept]], mininterval=30):
+            with tempfile.TemporaryDirectory() as folder:
+                told = judge_untrained(bug.script, plant(bug, out), Path(folder) / "run")
+            keys = ("check", "status", "text", "number")
+            told = [{key: x[key] for key in keys} for x in told if x["status"] != "good"]
+            kept.append(dict(kind=bug.kind, name=bug.name, what=bug.what, checks=bug.checks, findings=told))
+            with path.open("a") as file:
+                print(json.dumps(kept[-1]), file=file)
+        found = [x for x in reversed(kept) if re.search(args.only, x["name"])]
+        (out / "untrained.json").write_text("[\n" + ",\n".join(map(json.dumps, found)) + "\n]\n")
+        for row in rates(found):
+            print("  ".join(row))
+        return
     cases = [(f"bug__{x.name}", x, plant(x, out), x.flags) for x in read_bugs()]
     for name, (script, flags) in HEALTHY.items():
         cases.append((f"healthy__{name}", None, ROOT / "algos" / f"{script}.py", flags))
@@ -167,7 +216,7 @@ def main() -> None:
     for row in rates(found):
         print("  ".join(row))
     for x in found:
-        if outcome(x) in ("missed", "found, not named", "false alarm"):
+        if outcome(x) in ("missed", "found, not named", "accused", "differs"):
             print(f"{x['name']}: {outcome(x)} {' '.join(alarms(x))}")
 
 
