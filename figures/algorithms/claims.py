@@ -279,6 +279,18 @@ def eight():
     return forest(panels, "final reward after 1M steps: dots are three seeds, lines their range", dots=True)
 
 
-PICTURES = dict(evaluate=evaluate, kl=kl, eight=eight)
+def five_seeds():
+    """Draws the mean return of five seeds over steps, with its 95 % interval at each."""
+    figure, [[axis]] = new_figure(1, 1, 2.8)
+    for x, ls in zip(measured("algorithms/five_seeds")["settings"], LINES):
+        name, curve = EIGHT[x["algo"]], x["curve"]
+        (colour, marker), steps = STYLES[name], np.array(curve["steps"]) / 1e6
+        axis.plot(steps, curve["mean"], color=colour, marker=marker, ls=ls, ms=5, lw=1.5, markevery=10, label=name)
+        axis.fill_between(steps, curve["low"], curve["high"], color=colour, alpha=0.25, lw=0)
+    axis.set(xlabel="steps (millions), Hopper-v5; means of five seeds, 95 % intervals", ylabel="episode return")
+    return figure
+
+
+PICTURES = dict(evaluate=evaluate, kl=kl, eight=eight, five_seeds=five_seeds)
 PICTURES["entropy"] = functools.partial(reward_and_kl, "entropy", {"a2c": "A2C"})
 PICTURES["epochs"] = functools.partial(reward_and_kl, "epochs", {"a2c": "A2C", "reinforce": "REINFORCE"})
