@@ -84,7 +84,7 @@ SHOWN = {  # a number that a picture must show
     "differences": lambda: clipping.runs("Walker2d", "PPO-NoClip - PPO-M").interval()[0],
     "rates": lambda: clipping.runs.of("Hopper")["PPO-unclipped-3e-5"][4],
     "histograms": lambda: np.mean([nine.at_best(x)[0] for on, x in nine.grid() if on["value_clip"]]),
-    "five_seeds": lambda: measured("algorithms/five_seeds")["settings"][0]["curve"]["high"][50],
+    "five_seeds": lambda: measured("algorithms/five_seeds")["settings"][0]["curve"]["mean"][50],
     "grid": lambda: nine.grid()[0][1][0, 0],
     "paired": lambda: nine.worth("Hopper")["tanh", True][0],
     "scaling": lambda: nine.runs.of("Hopper")["PPO-scaled"][19],
