@@ -192,9 +192,11 @@ OfSeed = dict[str, list[dict[str, Any]]]  # a diagnostic's rows of one seed, by 
 
 def agent(row: dict[str, Any]) -> str:
     """Returns which of CL's PPO and TRPO and IM's PPO-M made the run."""
+    if "agent" in row:  # by rows.py
+        return row["agent"].removeprefix("CL-")
     if row["algo"] == "trpo_plus":
         return "TRPO"
-    # The folder of one PPO-M spells its arguments out, and that of another has a hash instead.
+    # Rows of before 3.0: the folder of one PPO-M spells its arguments out, and that of another has a hash instead.
     return "PPO" if "policy-lr" in row["run"] and "no-reward-scale" not in row["run"] else "PPO-M"
 
 

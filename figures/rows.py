@@ -4,6 +4,7 @@ before 3.0, which kept means and intervals. Here these are computed from what ro
     python figures/rows.py results/gradient.jsonl figures/gradients/noise_hopper.json
 """
 
+import functools
 import json
 import sys
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import numpy as np
 
 sys.path.append(str(Path(__file__).parent.parent / "diagnostics"))
 
+import experiments
 import gradient as gradients
 import lab
 import landscape as landscapes
@@ -120,10 +122,22 @@ WITH_NAMES: dict[str, Callable[[Row], Row | list[Row]]] = {
 WITH_NAMES |= {x.__name__: x for x in (trust_region, steps, updates, evaluate)}
 
 
+@functools.cache
+def agents(env_id: str, seed: int) -> dict[str, str]:
+    """Returns which of CL's PPO and TRPO and IM's PPO-M the folders of benchmark.sh's runs are."""
+    place, _, version = env_id.partition("-")
+    words = ["updates", "--envs", place, "--env-version", version, "--first-seed", str(seed), "--seeds", str(seed)]
+    runs = experiments.make_runs(experiments.read_arguments(words), experiments.EXPERIMENTS["updates"])
+    return {run.folder.name: run.agent for run in runs}
+
+
 def main(path: Path, out: Path) -> None:
     rows = []
     for line in path.read_text().splitlines():
-        found = WITH_NAMES[path.stem](json.loads(line))
+        row = json.loads(line)
+        if agent := agents(row["env_id"], row["run_seed"]).get(row["run"]):
+            row["agent"] = agent
+        found = WITH_NAMES[path.stem](row)
         rows += found if isinstance(found, list) else [found]
     out.write_text("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n")
 
