@@ -199,9 +199,10 @@ def measured(measure: Callable, missing: dict[int, tuple[Checkpoint, dict]], job
         else:
             for i, (checkpoint, asked) in missing.items():
                 yield i, measure(checkpoint, pool.map if pool else map, **asked)
-    finally:
-        for worker in active_children():  # After an interruption they would finish their rows.
+    except BaseException:  # an interruption, after which the workers would finish their rows
+        for worker in active_children():
             worker.terminate()
+        raise
 
 
 def start_worker() -> None:
@@ -390,9 +391,8 @@ class OneEpisode(gym.Wrapper):
 
 
 def play(checkpoint: Checkpoint, seed: tuple[int, ...], first: int, last: int, parameters: Any = None) -> list[tuple]:
-    """Plays complete episodes of the policy, with its own parameters or these [P], with the seeds (*seed, first) to
-    (*seed, last - 1). Returns the raw undiscounted return and the length of each. A seed determines the reset and the
-    noise of the actions, whatever the policy is, so that policies can be compared seed by seed."""
+    """Plays complete episodes of the policy, or with these parameters [P], from the seeds (*seed, first) to (*seed,
+    last - 1), which fix reset and noise whatever the policy is. Returns each raw undiscounted return, and length."""
     script, args, state = frozen_state(checkpoint)
     if parameters is not None:
         nn.utils.vector_to_parameters(torch.from_numpy(parameters), state.policy.parameters())
