@@ -112,8 +112,8 @@ class Misshapen(Clock):
 class Failing(gym.Env):
     """Cannot be made."""
 
-    def __init__(self, error):
-        raise error
+    def __init__(self):
+        raise FileNotFoundError("model.xml")
 
 
 class Chain(gym.Env):
@@ -217,7 +217,6 @@ gym.register("Image-v0", Clock, kwargs=dict(observation_space=gym.spaces.Box(0, 
 gym.register("Dictionary-v0", Clock, kwargs=dict(observation_space=gym.spaces.Dict(clock=Clock.observation_space)))
 
 # What cannot be used, or cannot even be made.
-for name, first, later in [("Short", 1, 1), ("Column", (2, 1), (2, 1)), ("ShortStep", 2, 1), ("ColumnStep", 2, (2, 1))]:
-    gym.register(f"{name}-v0", Misshapen, max_episode_steps=5, kwargs=dict(first=first, later=later))
-for error in (FileNotFoundError("model.xml"), AttributeError("no such part"), KeyError("part")):
-    gym.register(f"{type(error).__name__}-v0", Failing, kwargs=dict(error=error))
+gym.register("Short-v0", Misshapen, max_episode_steps=5, kwargs=dict(first=1, later=1))
+gym.register("ColumnStep-v0", Misshapen, max_episode_steps=5, kwargs=dict(first=2, later=(2, 1)))
+gym.register("Failing-v0", Failing)
