@@ -35,12 +35,8 @@ def test_a_line_is_found_in_its_function_and_nowhere_else():
             details.line(name, text)
 
 
-def test_every_detail_has_its_row_its_worth_and_the_nine_have_the_numbers_of_ppo():
-    titles = re.findall(r"^### (\d+)\. (.*)$", PAGE, re.MULTILINE)
-    assert [int(number) for number, _ in titles] == list(range(1, 19))
-    assert [int(x) for x in re.findall(r"^\| \*?\[(\d+) [^]]*\]\(#", PAGE, re.MULTILINE)] == list(range(1, 19))
-    sections = re.split(r"^### .*$", PAGE, flags=re.MULTILINE)[1:]
-    assert all("Worth" in x and "ppo.py#L" in x for x in sections)
+def test_the_flags_of_the_nine_have_the_numbers_of_their_sections_in_ppo():
+    sections = re.split(r"^### \d+\. .*$", PAGE, flags=re.MULTILINE)[1:]
     source = details.SCRIPT.read_text()
     for number, section in enumerate(sections[:9], 1):
         for flag in re.match(r"\s*((?:`--[\w-]+`, )+)", section)[1].replace("`", "").strip(" ,").split(", "):

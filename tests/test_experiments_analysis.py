@@ -72,7 +72,7 @@ def test_noise_or_length_and_whether_gains_add_up(write):
     assert found["a shorter step, at equal noise"] == pytest.approx(dict(both=32.5, Hopper=12.5, Walker2d=52.5))
     assert [found[x]["Hopper"] for x in ("interaction", "G(E) − G(C)")] == pytest.approx([-2.5, -45])
     assert a.effect("A")["Hopper"].interval() == pytest.approx(Estimate([10 + TEN]).interval())  # runs are the sample
-    assert a.length_ratio()["Walker2d"].mean == pytest.approx(0.4) and [*a.lengths()][1][1] == "1.0"
+    assert a.length_ratio()["Walker2d"].mean == pytest.approx(0.4)
     summed_up = runpy.run_path(ROOT / "figures" / "gains_add_up" / "measure.py")["summed_up"]
     rows, arms = [], dict(few=100.0, short=400.0, many=1000.0)
     for place, run in itertools.product(("Hopper-v5", "Walker2d-v5"), EACH):
@@ -87,7 +87,7 @@ def test_noise_or_length_and_whether_gains_add_up(write):
     assert b.effect("many - short")["Hopper"].mean == 600 and b.effect("few - before")["Walker2d"].mean == 100
     assert b.saturation()["Hopper"].interval() == pytest.approx(Estimate([400 - 11 * TEN]).interval())  # paired by run
     assert b.curve("Hopper", "few") == pytest.approx([1.0] * 12)  # weighted by episodes
-    assert b.curve("Hopper", "many") == pytest.approx([0.0, 3.0] * 6) and [*b.explained()][1][1:] == ["0.50"] * 3
+    assert b.curve("Hopper", "many") == pytest.approx([0.0, 3.0] * 6)
 
 
 def test_critic_or_clip(write):
@@ -99,7 +99,6 @@ def test_critic_or_clip(write):
         parts += json.loads(settings({(place, ""): [final]}, algo=algo, settings=chosen))["settings"]
     write("critic_or_clip/rates.json", json.dumps(dict(settings=parts)))
     assert c.chosen_rates() == {(x, k): dict(a2c=3e-4, ppo_noclip=3e-5)[x] for x in c.RATES for k in (1, 50)}
-    assert [x[1] for x in c.table_of_rates() if x[-1][0] == "*"] == ["0.0003"] * 2 + ["3e-05"] * 2
     means = dict(Hopper=(3000, 2000, 1000), Walker2d=(3000, 2700, 1000), HalfCheetah=(3000, 3000, 2990))
     names = "ppo.py", "A2C-50", "A2C-1"
     of = {(x, name): mean + TEN for x, levels in means.items() for name, mean in zip(names, levels)}
@@ -111,7 +110,7 @@ def test_critic_or_clip(write):
     levels = {"ppo.py": 3000, "NoClip-50": 2000, "NoClip-1": 0}
     of = {(x, name): mean + TEN for x in c.PLACES[:2] for name, mean in levels.items()}
     write("critic_or_clip/at_one_rate.json", settings(of))
-    assert c.same_rate()["NoClip-50 − NoClip-1"]["Hopper"].mean == 2000 and c.table_at_one_rate()[2][1][:4] == "67 %"
+    assert c.same_rate()["NoClip-50 − NoClip-1"]["Hopper"].mean == 2000
 
 
 def test_bounds_time_limits_and_the_released_code(write):
@@ -123,7 +122,6 @@ def test_bounds_time_limits_and_the_released_code(write):
     left = d.learning("Hopper")
     assert d.accounting()["Hopper"].mean == pytest.approx(99.5) and left.mean == pytest.approx(300 - 99.5)
     assert left.error == pytest.approx((2 * TEN.var(ddof=1) / 10 + 0.25) ** 0.5)  # the accounting's own is 0.5
-    assert [*d.table_of_accounting()][1][-1] == "more than accounting"
     assert d.primary()["tanh − clip"]["Hopper"].mean == -200
     write("bounds/again.json", settings({(x, y): z + TEN for x in d.AGAIN for y, z in dict(no=0, tanh=300).items()}))
     x, y = d.again()["tanh − no, new seeds"]["Walker2d"], d.pooled()["tanh − no, both experiments"]["Walker2d"]

@@ -102,14 +102,6 @@ def test_readme_shows_the_loop_as_it_is():
     assert ast.unparse(ast.parse(loop)) == ast.unparse(source)
 
 
-def test_no_code_is_wider_than_the_column_of_a_page():
-    """A repository's page has 830 pixels, which hold 93 characters of code."""
-    for text in (README, RECIPES):
-        blocks = re.findall(r"```\w*\n(.*?)```", text, re.DOTALL)
-        assert blocks and [x for block in blocks for x in block.splitlines() if len(x) > 93] == []
-    assert len(README.splitlines()) <= 250
-
-
 def test_readme_has_the_lengths_of_the_scripts():
     rows = re.findall(r"^\| `algos/(\w+)\.py` \|.* (\d+) \|$", README, re.MULTILINE)
     lengths = {algo: len((ROOT / "algos" / f"{algo}.py").read_text().splitlines()) for algo in ALGOS}
