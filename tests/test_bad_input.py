@@ -26,7 +26,7 @@ ENVIRONMENTS = {  # Some of these texts are Python's and Gymnasium's.
     "environments:TwoRewards-v0": "a reward must be a number, not [1. 1.]",
     "environments:ListObs-v0": "must be an array of shape (1,), not [1.0]",
     "environments:Strict-v0": "; --bound-action clip or tanh keeps actions in their space",
-    "environments:Failing-v0": "FileNotFoundError: model.xml (environments.py, line ",
+    "environments:Failing-v0": "No such file or directory: 'model.xml' (environments.py, line ",
 }
 SHORT = "--no-compile --total-timesteps 2048"  # so that what is not refused ends soon
 REFUSED = {f"{SHORT} --env-id {name}": text for name, text in ENVIRONMENTS.items()}
