@@ -68,10 +68,14 @@ def test_a_window_is_from_anywhere_in_its_segment(known):
         assert len(set(places)) > 60 and abs(places.mean() - 31) < 4.5 * 18.2 / 400**0.5  # uniform over 0 .. 62
 
 
-def test_every_estimate_has_its_pairs_and_is_compared_with_others(known, monkeypatch):
+def test_every_estimate_has_its_pairs_and_windows_and_is_compared_with_others(known, monkeypatch):
     module, checkpoint = load("gradient"), checkpoint_of(known / "chain")
-    pairs, found, add_up = [2, 20, 64, 100, 128, 200], [], module.add_up
+    found, places, add_up, weighted_sums = [], [], module.add_up, module.weighted_sums
     monkeypatch.setattr(module, "add_up", lambda *x: found.append(add_up(*x)) or found[-1])
+    # Each group of segments draws the places of its windows with a generator of its own, the last argument.
+    draw = lambda *x: places.append(str(x[-1].bit_generator.state)) or weighted_sums(*x)
+    monkeypatch.setattr(module, "weighted_sums", draw)
+    pairs = [2, 20, 64, 100, 128, 200]
     numbers = module.measure(checkpoint, map, 0, pairs, 64, 3, 500)
     assert [{K: x.pairs for K, x in sums.items()} for sums, _ in found] == [{K: K for K in pairs}] * 3
     # 500 pairs of a "true" gradient are 250 of each other repeat: four segments.
@@ -81,22 +85,10 @@ def test_every_estimate_has_its_pairs_and_is_compared_with_others(known, monkeyp
         one, other = totals[:k] + totals[k + 1 :]  # an estimate is no part of what it is compared with
         pair = module.gradient(found[k][0][200])[None], module.gradient(one + other)[None]
         assert cosine == pytest.approx(module.cosines(*pair).item())
+    places.clear()
     module.measure(checkpoint, map, 0, [700], 64, 2, 64)
     assert [total.pairs for _, total in found[3:]] == [11 * 64] * 2  # by the longest estimate
-
-
-def test_repeats_and_groups_place_their_windows_independently(known, monkeypatch):
-    """Each group of segments draws the places of its windows with a seed of its own."""
-    module, checkpoint, drawn = load("gradient"), checkpoint_of(known / "chain"), []
-
-    def weighted_sums(*arguments, weighted_sums=module.weighted_sums):
-        *others, place = arguments
-        drawn.append(place.integers(10**9))
-        return weighted_sums(*others, place)
-
-    monkeypatch.setattr(module, "weighted_sums", weighted_sums)
-    module.measure(checkpoint, map, 0, [64 * 9 + 3], 64, 3, 64)  # two groups in each of three repeats
-    assert len(drawn) == len(set(drawn)) == 6
+    assert len(places) == len(set(places)) == 4  # two groups in each of two repeats
 
 
 def as_row(gradients, pairs):
