@@ -1,24 +1,20 @@
 """The page of PPO's details is what its template, ppo.py and the numbers give, and README's numbers are so."""
 
-import importlib.util
 import inspect
 import itertools
 import re
-import sys
+import runpy
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import stable_baselines3
 from conftest import ROOT
+from estimates import Estimate, by_seed
 from stable_baselines3.common.policies import ActorCriticPolicy
 
-sys.path.insert(0, str(ROOT / "figures"))  # figures/report, which another test needs, has a claims.py, too
-spec = importlib.util.spec_from_file_location("details", ROOT / "figures" / "details" / "write.py")
-details = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(details)
+details = SimpleNamespace(**runpy.run_path(ROOT / "figures" / "details" / "write.py"))
 PAGE = details.PAGE.read_text()
-
-from estimates import Estimate, by_seed  # which are in figures/
 
 
 def test_the_page_is_what_its_template_the_script_and_the_numbers_give():

@@ -4,22 +4,18 @@ test_results.py, and rules by test_intervals.py."""
 import itertools
 import json
 import runpy
-import sys
 from pathlib import Path
-
-import lab
-import numpy as np
-import pytest
-from conftest import ROOT, flags_of, load
-from scipy import stats
-
-sys.path.insert(0, str(ROOT / "figures"))
 
 import estimates
 import finals
+import lab
+import numpy as np
 import planned
+import pytest
 from claims import room
+from conftest import ROOT, flags_of, load
 from estimates import Estimate
+from scipy import stats
 
 d, e, f, g = map(room, ("bounds", "time_limits", "released", "jagged"))
 TEN = np.array([-9.0, -7, -5, -3, -1, 1, 3, 5, 7, 9])  # how ten runs differ

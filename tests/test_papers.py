@@ -63,10 +63,8 @@ def test_experiments_about_surfaces_measure_them():
 
 
 def script_of(path):
-    """The names of a script beside the results, of which the directories that it needs are known."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(ROOT / "figures")
-        return runpy.run_path(ROOT / "figures" / path)
+    """The names of a script beside the results."""
+    return runpy.run_path(ROOT / "figures" / path)
 
 
 def published(path):

@@ -4,26 +4,22 @@ consistent: what is used under another name has the flags that the name says."""
 import json
 import re
 import runpy
-import sys
 from unittest.mock import patch
-
-import gymnasium
-import numpy as np
-import pytest
-import torch
-from conftest import ROOT, load, start
-from scipy import stats
-
-FIGURES = ROOT / "figures"
-sys.path.insert(0, str(FIGURES))
 
 import claims
 import estimates
+import gymnasium
+import numpy as np
 import pages
 import papers
+import pytest
+import torch
 from claims import ROOMS, Cell, room
+from conftest import ROOT, load, start
 from estimates import PLACES, Estimate, Runs, factorial, measured
+from scipy import stats
 
+FIGURES = ROOT / "figures"
 reward, clipping, nine, steps, gradients = map(room, ("reward", "clipping", "nine", "steps", "gradients"))
 
 
@@ -242,13 +238,12 @@ def test_what_clipping_is_worth_at_the_best_rates(monkeypatch):
 def test_the_spread_of_updates_and_the_share_that_harms(monkeypatch):
     """Of updates whose true changes are normal with a mean of 6 and a standard deviation of 12, measured with noise."""
     rng, made_up = np.random.default_rng(1), []
-    for k, iteration in enumerate(3 * [0, 150, 300, 450]):
-        at = dict(iteration=iteration, run_seed=k // 4, step_pairs=2048, noise=10.0)
-        x = rng.normal(0 if iteration else 1000, 12, 20) + rng.normal(6, 10, 20)
+    for k, iteration in enumerate(3 * [150, 300, 450]):
+        x = rng.normal(0, 12, 20) + rng.normal(6, 10, 20)
         uneven = x + (-1000 if iteration == 150 else 1000)
-        noisy, many = dict(noise=90.0), dict(step_pairs=50_000)
-        for agent, y, new in (("PPO", x, {}), ("TRPO", x, noisy), ("PPO-M", uneven, {}), ("PPO", x + 30, many)):
-            made_up.append(at | new | dict(agent=agent, changes=[dict(mean=z, before=2.0 * iteration) for z in y]))
+        for agent, y, noise in (("PPO", x, 10.0), ("TRPO", x, 90.0), ("PPO-M", uneven, 10.0)):
+            at = dict(agent=agent, iteration=iteration, run_seed=k // 3, step_pairs=2048, noise=noise)
+            made_up.append(at | dict(changes=[dict(mean=z) for z in y]))
     monkeypatch.setattr(steps, "measured", lambda path: made_up)
     scatter = steps.scatter.__wrapped__
     found = scatter("Hopper", "PPO", 2048)
@@ -257,12 +252,6 @@ def test_the_spread_of_updates_and_the_share_that_harms(monkeypatch):
         assert low <= true <= high and high - low < true, name
     assert set(scatter("Hopper", "TRPO", 2048)) == {"spread"}  # noise explains more than all
     assert scatter("Hopper", "PPO-M", 2048)["harmful_at_each"]["mean"] == pytest.approx(1 / 3)
-    later, first = (steps.change("Hopper", "PPO", 2048, x) for x in (steps.LATER, steps.FIRST))
-    assert later.interval()[0] < 6 < later.interval()[1] and first.mean == pytest.approx(1006, abs=10)
-    nine_, three = (steps.as_sample(steps.change("Hopper", "PPO-M", 2048), by) for by in (1, 3))
-    assert (nine_.seeds, three.seeds) == (9, 3) and nine_.error > 10 * three.error  # all runs have the same checkpoints
-    assert steps.gained("Hopper", "PPO") == [2, 2, 2]
-    assert steps.as_sample(steps.more("Hopper", "PPO"), 3).interval() == pytest.approx((30, 30))
 
 
 NO_SETTING = "compile", "squash_action", "bound_action", "value_grad_clip"  # which some scripts did not have
