@@ -220,6 +220,7 @@ WORDS = {
         (1 / 1000, [1 / 1000 - 4e-4, 1 / 1000 + 4e-4]),
     ],
     "the noise scale exceeds 41,000 pairs, and the sample is too small": [(1 / 92160, [-1e-6, 1 / 40_960])],
+    "a cosine of less than 0.048": [(1 / 92160, [-1e-6, 1 / 40_960])],
     "is 1/2 of the noise scale (5,000 pairs): two estimates have a cosine of 0.29": [(1 / 5000, None)],
     "there are too few estimates to tell the noise scale": [(-1e-6, None)],
     "no gradient was found in so few pairs": [(0.0, [0.0, 0.0])],
