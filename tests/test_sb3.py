@@ -1,10 +1,10 @@
 """Agents of Stable-Baselines3 against Stable-Baselines3 itself: the networks, a rollout, an update, and bad files."""
 
 import base64
+import importlib.util
 import io
 import json
 import os
-import runpy
 import shutil
 import subprocess
 import sys
@@ -105,9 +105,11 @@ HARD = "loaded into", "four environments", "stopped within", "a rollout a call, 
 @pytest.mark.parametrize("name", HARD)
 def test_trainings_are_what_sb3_did(name, tmp_path):
     """Iterations, episodes, and one more update to the bit, of some of the ten trainings that the page has."""
-    trainings = runpy.run_path(ROOT / "figures" / "sb3" / "trainings.py")
-    [full] = [x for x in trainings["PLANS"] if x.startswith(name)]
-    row = trainings["run"](full, tmp_path)
+    spec = importlib.util.spec_from_file_location("trainings", ROOT / "figures" / "sb3" / "trainings.py")
+    trainings = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(trainings)
+    [full] = [x for x in trainings.PLANS if x.startswith(name)]
+    row = trainings.run(full, tmp_path)
     assert row["iterations"] == row["of_sb3"] and row["rows"] == row["newest_of_sb3"] == row["iterations"][-1] > 0
     assert row["start_differs"] == row["update_differs"] == row["wrong_rows"] == 0
     assert row["episodes"] > 10 and row["known_rows"] == KNOWN.get(name, row["rows"])
