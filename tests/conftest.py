@@ -23,6 +23,7 @@ ALGOS = sorted({path.stem for path in (ROOT / "algos").glob("*.py")} - {*MICRO})
 sys.path.append(str(Path(__file__).parent))  # for --env-id environments:...
 for folder in ("", "report", "sb3"):
     sys.path.append(str(ROOT / "diagnostics" / folder))  # where they find the modules beside them
+sys.path.insert(0, str(ROOT / "figures"))  # before figures/report, which has a claims.py, too
 
 import lab
 
@@ -190,6 +191,15 @@ def figures(monkeypatch):
     found = {}
     monkeypatch.setattr(Figure, "savefig", lambda figure, path, **_: found.update({Path(path).name: figure}))
     return found
+
+
+def last_line(capsys, status, call, *arguments):
+    """The last line on standard error of a call that must exit with this status."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        call(*arguments)
+    assert ended.value.code == status
+    return capsys.readouterr().err.splitlines()[-1]
 
 
 def skip_without_compiler():

@@ -24,14 +24,6 @@ class Clock(gym.Env):
         return np.array([float(self.steps)]), float(self.steps), False, False, {}
 
 
-class Numbers(Clock):
-    """A Clock that ends after three steps, and says so with the numbers 0 and 1."""
-
-    def step(self, action):
-        obs, reward, *_ = super().step(action)
-        return obs, reward, int(self.steps == 3), 0, {}
-
-
 class Curriculum(Clock):
     """A Clock that pays more the more episodes have begun in this process, which no observation shows."""
 
@@ -80,40 +72,21 @@ class Odd(Clock):
         return self.change(*super().step(action))
 
 
-class Shrinking(Clock):
-    """Its observation has two numbers until step 40, and then one, which numpy would broadcast to two."""
+class Misshapen(Clock):
+    """Returns observations of one shape before a step and of another from there on, whatever its space says."""
 
     observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float64)
+
+    def __init__(self, first, later, at):
+        self.first, self.later, self.at = first, later, at
 
     def reset(self, seed=None, options=None):
         super().reset(seed=seed)
-        return np.zeros(2), {}
-
-    def step(self, action):
-        obs, *rest = super().step(action)
-        return np.repeat(obs, 2 if self.steps < 40 else 1), *rest
-
-
-class Misshapen(Clock):
-    """Returns observations of these shapes, which its space does not have."""
-
-    observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float64)
-
-    def __init__(self, first, later):
-        self.first, self.later = first, later
-
-    def reset(self, seed=None, options=None):
         return np.zeros(self.first), {}
 
     def step(self, action):
-        return np.zeros(self.later), 0.0, False, False, {}
-
-
-class Failing(gym.Env):
-    """Cannot be made."""
-
-    def __init__(self, error):
-        raise error
+        _, *rest = super().step(action)
+        return np.zeros(self.first if self.steps < self.at else self.later), *rest
 
 
 class Chain(gym.Env):
@@ -181,10 +154,8 @@ gym.register("Chain-v0", Chain)
 gym.register("Bandit-v0", Bandit)
 gym.register("Single-v0", Single)
 gym.register("Timed-v0", lambda: TimeAwareObservation(gym.make("Hopper-v5")))
-gym.register("Numbers-v0", Numbers)
 gym.register("Endless-v0", Clock)
 gym.register("Clock-v0", Clock, max_episode_steps=5)
-gym.register("Shrinking-v0", Shrinking)
 gym.register("Curriculum-v0", Curriculum, max_episode_steps=5)
 gym.register("Closing-v0", Closing, max_episode_steps=5)
 # Bounds between which float32 has other numbers than float64.
@@ -195,6 +166,7 @@ ODD = dict(
     SixValues=lambda *values: (*values, {}),
     TwoRewards=lambda obs, reward, *rest: (obs, np.array([reward, 1.0]), *rest),
     ListObs=lambda obs, *rest: (obs.tolist(), *rest),
+    Numbers=lambda obs, steps, *_: (obs, steps, int(steps == 3), 0, {}),  # for True and False; ends after three steps
 )
 for name, change in ODD.items():
     gym.register(f"{name}-v0", Odd, kwargs=dict(change=change))
@@ -217,7 +189,7 @@ gym.register("Image-v0", Clock, kwargs=dict(observation_space=gym.spaces.Box(0, 
 gym.register("Dictionary-v0", Clock, kwargs=dict(observation_space=gym.spaces.Dict(clock=Clock.observation_space)))
 
 # What cannot be used, or cannot even be made.
-for name, first, later in [("Short", 1, 1), ("Column", (2, 1), (2, 1)), ("ShortStep", 2, 1), ("ColumnStep", 2, (2, 1))]:
-    gym.register(f"{name}-v0", Misshapen, max_episode_steps=5, kwargs=dict(first=first, later=later))
-for error in (FileNotFoundError("model.xml"), AttributeError("no such part"), KeyError("part")):
-    gym.register(f"{type(error).__name__}-v0", Failing, kwargs=dict(error=error))
+shapes = dict(Short=(1, 1, 1), ColumnStep=(2, (2, 1), 1), Shrinking=(2, 1, 40))  # numpy would broadcast one to two
+for name, (first, later, at) in shapes.items():
+    gym.register(f"{name}-v0", Misshapen, kwargs=dict(first=first, later=later, at=at))
+gym.register("Failing-v0", lambda: open("model.xml"))

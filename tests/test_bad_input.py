@@ -3,14 +3,12 @@
 import dataclasses
 import json
 import shutil
-import subprocess
-import sys
 from unittest.mock import patch
 
 import lab
 import pytest
 import torch
-from conftest import ALGOS, ROOT, checkpoints, flags_of, load, start
+from conftest import ALGOS, checkpoints, flags_of, last_line, load, start
 
 ENVIRONMENTS = {  # Some of these texts are Python's and Gymnasium's.
     "Nope-v0": "if it is one of yours, --env-id my_module:Nope-v0 imports my_module first",
@@ -23,16 +21,12 @@ ENVIRONMENTS = {  # Some of these texts are Python's and Gymnasium's.
     "environments:Unbounded-v0 --tanh --bound-action tanh": "finite bounds",  # only scripts with --tanh squash
     "environments:Huge-v0 --tanh --bound-action tanh": "finite bounds",
     "environments:Short-v0": "must be an array of shape (2,), not [0.]",
-    "environments:Column-v0": "must be an array of shape (2,), not [[0.]",
-    "environments:ShortStep-v0": "must be an array of shape (2,), not [0.]",
     "environments:ColumnStep-v0": "must be an array of shape (2,), not [[0.]",
     "environments:SixValues-v0": "too many values to unpack",
     "environments:TwoRewards-v0": "a reward must be a number, not [1. 1.]",
     "environments:ListObs-v0": "must be an array of shape (1,), not [1.0]",
     "environments:Strict-v0": "; --bound-action clip or tanh keeps actions in their space",
-    "environments:FileNotFoundError-v0": "FileNotFoundError: model.xml (environments.py, line ",
-    "environments:AttributeError-v0": "AttributeError: no such part",
-    "environments:KeyError-v0": "KeyError: 'part'",
+    "environments:Failing-v0": "No such file or directory: 'model.xml' (environments.py, line ",
 }
 SHORT = "--no-compile --total-timesteps 2048"  # so that what is not refused ends soon
 REFUSED = {f"{SHORT} --env-id {name}": text for name, text in ENVIRONMENTS.items()}
@@ -41,12 +35,10 @@ REFUSED |= {
     "--num-envs 1 --num-steps 2048 --num-minibatches 33": "= 2048 is not a multiple of num_minibatches = 33",
     "--num-steps 16 --num-envs 2 --num-minibatches 32": "= 32 is fewer than 2 steps for each of num_minibatches = 32",
     "--seed -1": "must lie between 0 and 18446744073709551615",
-    f"--seed {2**64}": "must lie between 0 and 18446744073709551615",
     "--policy-hidden 64 0": "must be greater than 0",
     "--policy-hidden": "must be greater than 0",
     "--value-hidden -1": "must be greater than 0",
     "--gamma 1.01": "must lie between 0 and 1",
-    "--gae-lambda -0.1": "must lie between 0 and 1",
     "--entropy-coef nan": "must lie between -1e+38 and 1e+38",
     "--max-grad-norm inf": "greater than 0 and finite",
     "--clip-eps 1e39": "greater than 0 and finite",
@@ -95,21 +87,11 @@ def test_a_shape_that_changes_later_is_an_error_and_not_broadcast(algo):
         script.rollout(args, state)
 
 
-def test_as_a_process(runs):
-    command = [sys.executable, ROOT / "algos" / "ppo.py", *f"{SHORT} --env-id Hopper-v2".split()]
-    result = subprocess.run(command, capture_output=True, text=True)
-    assert result.returncode == 2 and "Traceback" not in result.stderr and result.stderr.count("\n") == 1
-    assert list(runs.iterdir()) == []
-
-
 def test_reinforce_needs_episodes_that_end(runs, capsys, monkeypatch):
     settings = dict(env_id="environments:Endless-v0", obs_norm=False)
     script, _, state = start("reinforce", **settings)
     monkeypatch.setattr(script, "State", lambda args: state)
-    with pytest.raises(SystemExit) as ended:
-        script.main(flags_of("reinforce", **settings))
-    message = capsys.readouterr().err.splitlines()[-1]  # below the bar
-    assert ended.value.code == 2 and "100,000 steps and no end" in message
+    assert "100,000 steps and no end" in last_line(capsys, 2, script.main, flags_of("reinforce", **settings))
     assert state.workers[0].episode_length == 100_000
 
 
@@ -149,20 +131,16 @@ ONE = "--jobs 1 --out ."
 SENTENCES = [
     ("value", "", "name one run folder or more"),
     ("value", "none", "No such file or directory"),
-    ("value", "empty", "No such file or directory"),
     ("value", "foreign", "its config.json names no algorithm"),
     ("value", "bare", "no checkpoints"),
     ("value", f"torn --checkpoints 1 {ONE}", "iter_000001.pt is damaged"),
     ("value", f"nowhere {ONE}", "--env-id Nowhere-v0: NameNotFound"),
     ("value", "ppo --checkpoints 7", "cannot measure 7; there are checkpoints 0 1 2"),
     ("value", "ppo --checkpoints -1", "--checkpoints -1: must lie between 0 and"),
-    ("value", "ppo --checkpoints 3", "cannot measure 3; there are checkpoints 0 1 2"),
     ("value", "ppo --script none.py", "No such file or directory"),
     ("value", "ppo --out file/x", "file"),
     ("value", "ppo --out /proc --jobs 1 --checkpoints 0 --heldout-pairs 64", "/proc"),
     ("value", "ppo --jobs 0", "--jobs 0: must lie between 1 and 1,000,000,000"),
-    ("value", "ppo ppo --out .", "ppo and ppo are the same run, twice"),
-    ("value", "ppo copy --out .", "ppo and copy are the same run, twice"),
     ("value", "link raw ppo --out .", "the same run, twice"),
     ("value", "ppo chain --out .", "different environments"),
     ("gradient", "ppo --pairs 1", "--pairs 1: must lie between 2 and"),
@@ -176,10 +154,7 @@ SENTENCES = [
     ("trust_region", f"ppo --heldout-pairs {10**20}", "must lie between 1 and 1,000,000,000"),
     ("evaluate", "ppo --episodes 0", "--episodes 0: must lie between 1 and"),
     ("evaluate", "ppo --video file/x.gif", "--video file/x.gif: must be a .gif file in a folder that exists"),
-    ("evaluate", "ppo --video x.mp4", "--video x.mp4: must be a .gif file in a folder that exists"),
-    ("rewards", "", "name one run folder or more"),
     ("rewards", "none", "No such file or directory"),
-    ("rewards", "ppo copy --out .", "ppo and copy are the same run, twice"),
     ("rewards", "ppo raw --out . --labels PPO", "--labels: 1 for 2 runs; give one for each run, in order"),
 ]
 
@@ -204,7 +179,6 @@ def odd(known, tmp_path, monkeypatch):
         (tmp_path / folder).mkdir(exist_ok=True)
         (tmp_path / folder / "config.json").write_text(text)
     (tmp_path / "file").touch()
-    (tmp_path / "empty").mkdir()
     (tmp_path / "link").symlink_to("ppo")
     monkeypatch.setattr("sys.dont_write_bytecode", True)  # Python's own caches are no files of a script
     return tmp_path
@@ -215,9 +189,7 @@ def test_sentences(odd, capsys):
     times = lambda: {path: path.lstat().st_mtime_ns for path in visible()}
     before = times()
     for name, flags, sentence in SENTENCES:
-        capsys.readouterr()
-        with patch("sys.argv", [f"{name}.py"]), pytest.raises(SystemExit) as ended:
-            lab.run_program(lambda name=name, flags=flags: load(name).main(flags.split()))
-        message = capsys.readouterr().err.splitlines()[-1]
-        assert ended.value.code == 2 and sentence in message and message.startswith(f"{name}.py: "), (name, flags)
+        with patch("sys.argv", [f"{name}.py"]):
+            line = last_line(capsys, 2, lab.run_program, lambda name=name, flags=flags: load(name).main(flags.split()))
+        assert sentence in line and line.startswith(f"{name}.py: "), (name, flags)
     assert times() == before

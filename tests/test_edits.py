@@ -1,12 +1,12 @@
 """What people do to a copy of a script: each test makes the edit that it names."""
 
-import importlib.util
 import re
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
+import lab
 import numpy as np
 import pytest
 import torch
@@ -17,6 +17,7 @@ from conftest import (
     contents,
     flags_of,
     iterate,
+    last_line,
     load,
     progress,
     settings_of,
@@ -34,12 +35,8 @@ def edited(tmp_path):
         for old, new in edits:
             assert source.count(old) == 1, old
             source = source.replace(old, new)
-        path = tmp_path / f"my_{algo}.py"
-        path.write_text(source)
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
+        (path := tmp_path / f"my_{algo}.py").write_text(source)
+        return lab.load_script(path)
 
     return edit
 
@@ -170,9 +167,8 @@ def test_starting_from_a_trained_policy_as_the_recipe_shows_it(runs, capsys):
     old = runs / "runs/a/checkpoints/iter_000003.pt"
     exec(re.sub(r'"runs/Hopper.*?\.pt"', f'"{old}"', lines), dict(torch=torch, Path=Path))
     flags = flags_of("ppo", run_name="tuned", anneal_lr=False, policy_lr=1e-4)
-    with pytest.raises(SystemExit):
-        script.main([*flags, "--gamma", "0.9"])
-    assert "holds another run: gamma was 0.99, is 0.9" in capsys.readouterr().err
+    line = last_line(capsys, 2, script.main, [*flags, "--gamma", "0.9"])
+    assert "holds another run: gamma was 0.99, is 0.9" in line
     script.main(flags)
     trained, begun_with, ended = contents(old), *(contents(checkpoints(runs / "runs/tuned")[i]) for i in (0, -1))
     parts = [x for x in trained if x.split(".")[0] in ("policy", "value", "policy_adam", "obs_stats", "reward_stats")]

@@ -68,10 +68,14 @@ def test_a_window_is_from_anywhere_in_its_segment(known):
         assert len(set(places)) > 60 and abs(places.mean() - 31) < 4.5 * 18.2 / 400**0.5  # uniform over 0 .. 62
 
 
-def test_every_estimate_has_its_pairs_and_is_compared_with_others(known, monkeypatch):
+def test_every_estimate_has_its_pairs_and_windows_and_is_compared_with_others(known, monkeypatch):
     module, checkpoint = load("gradient"), checkpoint_of(known / "chain")
-    pairs, found, add_up = [2, 20, 64, 100, 128, 200], [], module.add_up
+    found, places, add_up, weighted_sums = [], [], module.add_up, module.weighted_sums
     monkeypatch.setattr(module, "add_up", lambda *x: found.append(add_up(*x)) or found[-1])
+    # Each group of segments draws the places of its windows with a generator of its own, the last argument.
+    draw = lambda *x: places.append(str(x[-1].bit_generator.state)) or weighted_sums(*x)
+    monkeypatch.setattr(module, "weighted_sums", draw)
+    pairs = [2, 20, 64, 100, 128, 200]
     numbers = module.measure(checkpoint, map, 0, pairs, 64, 3, 500)
     assert [{K: x.pairs for K, x in sums.items()} for sums, _ in found] == [{K: K for K in pairs}] * 3
     # 500 pairs of a "true" gradient are 250 of each other repeat: four segments.
@@ -81,22 +85,10 @@ def test_every_estimate_has_its_pairs_and_is_compared_with_others(known, monkeyp
         one, other = totals[:k] + totals[k + 1 :]  # an estimate is no part of what it is compared with
         pair = module.gradient(found[k][0][200])[None], module.gradient(one + other)[None]
         assert cosine == pytest.approx(module.cosines(*pair).item())
+    places.clear()
     module.measure(checkpoint, map, 0, [700], 64, 2, 64)
     assert [total.pairs for _, total in found[3:]] == [11 * 64] * 2  # by the longest estimate
-
-
-def test_repeats_and_groups_place_their_windows_independently(known, monkeypatch):
-    """Each group of segments draws the places of its windows with a seed of its own."""
-    module, checkpoint, drawn = load("gradient"), checkpoint_of(known / "chain"), []
-
-    def weighted_sums(*arguments, weighted_sums=module.weighted_sums):
-        *others, place = arguments
-        drawn.append(place.integers(10**9))
-        return weighted_sums(*others, place)
-
-    monkeypatch.setattr(module, "weighted_sums", weighted_sums)
-    module.measure(checkpoint, map, 0, [64 * 9 + 3], 64, 3, 64)  # two groups in each of three repeats
-    assert len(drawn) == len(set(drawn)) == 6
+    assert len(places) == len(set(places)) == 4  # two groups in each of two repeats
 
 
 def as_row(gradients, pairs):
@@ -218,29 +210,26 @@ def cell_with(iteration, inverse, interval):
     return row
 
 
-@pytest.mark.parametrize(
-    "cells, told",
-    [
-        (
-            [(1 / 92160, [1 / 180_000, 1 / 60_000])],
-            "a batch of 2,048 is 1/45 of the noise scale (92,000 [60,000, 180,000] pairs): "
-            'two estimates have a cosine of 0.022 (measured 0.25, and with the "true" gradient 0.25)',
-        ),
-        # Two runs with the same numbers are two all the same, and known better by the root of two.
-        ([(1 / 92160, [1 / 180_000, 1 / 60_000])] * 2, "(92,000 [67,000, 140,000] pairs, mean of 2 runs)"),
-        (  # 1.5e-3 +- 2.5e-4
-            [(1 / 500, [1 / 500 - 3e-4, 1 / 500 + 3e-4]), (1 / 1000, [1 / 1000 - 4e-4, 1 / 1000 + 4e-4])],
-            "is 3.1 times the noise scale (670 [570, 800] pairs, mean of 2 runs)",
-        ),
-        ([(1 / 92160, [-1e-6, 1 / 40_960])], "the noise scale exceeds 41,000 pairs, and the sample is too small"),
-        ([(1 / 92160, [-1e-6, 1 / 40_960])], "a cosine of less than 0.048"),
-        ([(1 / 5000, None)], "is 1/2 of the noise scale (5,000 pairs): two estimates have a cosine of 0.29"),
-        ([(-1e-6, None)], "there are too few estimates to tell the noise scale"),
-        ([(0.0, [0.0, 0.0])], "no gradient was found in so few pairs"),
+WORDS = {
+    "a batch of 2,048 is 1/45 of the noise scale (92,000 [60,000, 180,000] pairs)": [
+        (1 / 92160, [1 / 180e3, 1 / 60e3])
     ],
-)
-def test_noise_scale_in_words(cells, told, known_scales):
-    assert told in load("gradient").describe([cell_with(300, *x) for x in cells])
+    'a cosine of 0.022 (measured 0.25, and with the "true" gradient 0.25)': [(1 / 92160, [1 / 180e3, 1 / 60e3])],
+    "is 3.1 times the noise scale (670 [570, 800] pairs, mean of 2 runs)": [  # 1.5e-3 +- 2.5e-4
+        (1 / 500, [1 / 500 - 3e-4, 1 / 500 + 3e-4]),
+        (1 / 1000, [1 / 1000 - 4e-4, 1 / 1000 + 4e-4]),
+    ],
+    "the noise scale exceeds 41,000 pairs, and the sample is too small": [(1 / 92160, [-1e-6, 1 / 40_960])],
+    "a cosine of less than 0.048": [(1 / 92160, [-1e-6, 1 / 40_960])],
+    "is 1/2 of the noise scale (5,000 pairs): two estimates have a cosine of 0.29": [(1 / 5000, None)],
+    "there are too few estimates to tell the noise scale": [(-1e-6, None)],
+    "no gradient was found in so few pairs": [(0.0, [0.0, 0.0])],
+}
+
+
+def test_noise_scale_in_words(known_scales):
+    for told, cells in WORDS.items():
+        assert told in load("gradient").describe([cell_with(300, *x) for x in cells])
 
 
 def test_where_no_action_changes_the_reward_there_is_no_noise_scale():
@@ -258,35 +247,6 @@ def test_picture_of_the_noise_scale(figures, tmp_path, known_scales):
     for line, expected in ((first, [1000, np.inf]), (second, [1e3 / 3, 5e4]), (thick, [500, np.nan])):
         np.testing.assert_allclose(line.get_ydata(), expected)
     assert list(above.get_xdata()) == [100] and list(batch.get_ydata()) == [2048, 2048]
-
-
-def test_intervals_of_cosines_are_drawn_as_far_as_a_cosine_goes(figures, tmp_path):
-    """Also where there is a single checkpoint, whose points are seen."""
-    numbers = dict(cosines=[0.9, 0.95, 0.97, 0.99], without=[0.5, 0.9, 1.0, 0.95])
-    gradients = as_row(np.eye(4) * 0.1 + 1, 64)
-    row = dict(iteration=0, batch_size=64, pairs=[64, 128], env_id="E", variance=[[0.9] * 6] * 2, **gradients)
-    style = dict(color="red", label="ppo", marker="o")
-    module = load("gradient")
-    assert module.mean_with_true(numbers)["interval"][1] > 1.1
-    module.draw_cosines([(style, [row | dict(convergence=[numbers] * 2)])], tmp_path / "x")
-    for axis in figures["x"].axes:
-        ends = [y for bars in axis.collections for bar in bars.get_segments() for y in bar[:, 1]]
-        assert len(ends) == 4 and max(ends) <= 1 and axis.get_ylim()[1] <= 1.02
-        assert any(line.get_marker() == "o" and len(line.get_xdata()) == 2 for line in axis.lines)
-
-
-def test_repeatable_estimates_can_point_elsewhere():
-    """Those of a biased baseline agree with one another and with their own mean, not with the unbiased gradient."""
-    module, rng = load("gradient"), np.random.default_rng(0)
-    means = np.array([[1.0, 1.0, 0.0], [0.0, 1.0, 0.0], [1.0, 0.0, 1.0], [1.0, 0.0, 0.0]])  # [b, P]
-    drawn = means + 0.01 * rng.normal(size=(6, 4, 3))
-    unbiased = np.broadcast_to(means[3], (6, 3))
-    for b, exact in enumerate((0.5**0.5, 0, 0.5**0.5, 1)):
-        own = np.broadcast_to(means[b], (6, 3))
-        assert np.mean(module.above_diagonal(module.cosines(drawn[:, b], drawn[:, b]))) > 0.999
-        assert np.mean(module.with_true(drawn[:, b], own, drawn[:, b])["cosines"]) > 0.999
-        direction = module.with_true(drawn[:, b], unbiased, drawn[:, 3])
-        assert np.mean(direction["cosines"]) == pytest.approx(exact, abs=0.02)
 
 
 def test_every_run_has_random_numbers_of_its_own(known, tmp_path):

@@ -1,15 +1,10 @@
 """The statistics: known answers, and intervals that cover the truth as often as they say."""
 
-import sys
-
+import estimates
 import numpy as np
 import pytest
-from conftest import ROOT, load
+from conftest import load
 from scipy import stats
-
-sys.path.insert(0, str(ROOT / "figures"))
-
-import estimates
 
 checks, gradient = load("checks"), load("gradient")
 
@@ -87,15 +82,7 @@ def test_intervals_over_episodes_and_over_pairs_cover():
         for _ in range(300):
             vectors = rng.normal(size=(12, 30))
             vectors[:, 0] += length
-            found.append(
-                gradient.pairwise(gradient.above_diagonal(gradient.cosines(vectors, vectors)), 200)["interval"]
-            )
+            cosines = gradient.above_diagonal(gradient.cosines(vectors, vectors))
+            found.append(gradient.pairwise(cosines, 200)["interval"])
         middle = np.mean(found)
         assert np.mean([low <= middle <= high for low, high in found]) > 0.9, length
-
-
-def test_texts():
-    short, text = load("rewards").short, load("rewards").text
-    assert [short(x) for x in (1234.5, 100, 99.94, 0.001234)] == ["1,234", "100", "99.9", "0.00123"]
-    assert text(None) == "-" and text(dict(mean=2.0, interval=None)) == "2"
-    assert text(dict(mean=2364.0, interval=[1737.7, 2990.3])) == "2,364 [1,738, 2,990]"

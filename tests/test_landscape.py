@@ -74,16 +74,6 @@ def test_a_seed_has_the_same_reset_and_noise_for_every_policy(known):
     assert np.std(squares) > 1
 
 
-def test_points_of_several_steps_share_what_is_not_on_the_step(known, tmp_path):
-    found = landscape(known / "raw", tmp_path, "--grid 3 --step-pairs 64 200 --reward-pairs 200")["points"]
-    few, many = (
-        [cell["returns"] for cell in of_step] for of_step in (found[:5], found[5:])
-    )  # 0, two steps, two others
-    assert few[0] == many[0] and few[3:] == many[3:]
-    assert few[1:3] != many[1:3]
-    assert len({len(cell["returns"]) for cell in found}) == 1
-
-
 @pytest.mark.parametrize("grid", range(2, 12))
 def test_zero_and_one_are_among_the_ticks(grid):
     ticks = load("landscape").ticks_of(grid)
@@ -118,9 +108,12 @@ def test_the_picture_has_the_tested_intervals_of_a_run_and_the_mean_of_several(k
 
 
 def test_surfaces_have_the_points_of_the_lines_and_one_scale(known, tmp_path, figures):
-    """--surfaces adds points, and changes none of those on the axes; --concentration has episodes of its own."""
+    """Points of several steps share what is not on the step. --surfaces adds points, and changes none of those on the
+    axes; --concentration has episodes of its own."""
     module, flags = load("landscape"), "--grid 3 --step-pairs 64 200 --reward-pairs 100"
     lines = landscape(known / "chain", tmp_path / "lines", flags)["points"]
+    few, many = ([cell["returns"] for cell in x] for x in (lines[:5], lines[5:]))  # 0, two steps, two others
+    assert few[0] == many[0] and few[3:] == many[3:] and few[1:3] != many[1:3]
     row = landscape(known / "chain", tmp_path, f"{flags} --surfaces --concentration 60 120")
     assert len(row["points"]) == 2 * 9 and len(row["concentrations"]) == 2 * 9
     assert [x for x in row["points"] if not x["step"] * x["random"]] == lines

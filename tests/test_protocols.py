@@ -1,22 +1,18 @@
 """What is kept of a protocol's runs, and the analyses of those whose runs are still to come, on made-up numbers."""
 
 import json
-import sys
 from itertools import product
-
-import numpy as np
-import papers
-import pytest
-from conftest import CALLS, ROOT, load
-from scipy import stats
-
-sys.path.insert(0, str(ROOT / "figures"))
 
 import claims
 import estimates
+import numpy as np
+import papers
 import protocols
+import pytest
 import rewards
 import train
+from conftest import CALLS, load
+from scipy import stats
 
 pytestmark = pytest.mark.usefixtures("figures")
 FLAGS = "--num-steps 256 --num-minibatches 2 --no-compile"

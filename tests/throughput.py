@@ -10,6 +10,7 @@ gradient for our 10, over all states for our tenth. Machines drift: the ratios, 
 """
 
 import csv
+import importlib
 import os
 import statistics
 import subprocess
@@ -23,6 +24,7 @@ os.environ |= {"OMP_NUM_THREADS": "1"}
 import gymnasium as gym
 import mujoco
 import numpy as np
+import torch
 import tyro
 
 
@@ -52,15 +54,11 @@ def ours(algo: str, env_id: str, num_envs: int) -> float:
 
 
 def stable_baselines3(algo: str, env_id: str, steps: int = 8192) -> float:
+    package, name = ("sb3_contrib", "TRPO") if algo.startswith("trpo") else ("stable_baselines3", "PPO")
     try:
-        if algo.startswith("trpo"):
-            from sb3_contrib import TRPO as Theirs
-        else:
-            from stable_baselines3 import PPO as Theirs
+        Theirs = getattr(importlib.import_module(package), name)
     except ImportError:
         return float("nan")
-    import torch
-
     torch.set_num_threads(1)
     model = Theirs("MlpPolicy", env_id, device="cpu", seed=0)
     model.learn(2048)
