@@ -82,6 +82,10 @@ def test_the_contract_is_all_that_diagnostics_use_of_a_script(capsys):
         assert ended.value.code == 0 and "of everything that is sampled here" in capsys.readouterr().out
 
 
+def test_the_shared_part_is_short():
+    assert len((ROOT / "diagnostics" / "lab.py").read_text().splitlines()) <= 425
+
+
 BESIDE = dict(baselines=["gradient"], steps=["gradient"])  # what a diagnostic needs besides lab.py
 
 

@@ -86,7 +86,7 @@ def test_an_interruption_loses_the_rows_under_way_and_nothing_else(known, tmp_pa
     assert path.read_text().splitlines()[: len(kept)] == kept and len(rows(tmp_path, "evaluate")) == 7
 
 
-def test_a_torn_line_is_measured_again_and_the_last_row_counts(known, tmp_path):
+def test_a_torn_line_is_measured_again_and_the_last_row_counts(known, tmp_path, monkeypatch):
     flags = [str(known / "ppo"), "--out", str(tmp_path), "--jobs", "1", "--heldout-pairs", "300", "--checkpoints"]
     path = tmp_path / "value.jsonl"
     load("value").main([*flags, "0", "1", "1"])  # each once
@@ -98,6 +98,18 @@ def test_a_torn_line_is_measured_again_and_the_last_row_counts(known, tmp_path):
     path.write_text("".join([json.dumps(json.loads(first) | dict(gamma=7)) + "\n", *whole]))
     load("value").main([*flags, "0", "--overwrite"])
     assert path.read_text().splitlines(keepends=True)[1:] == [*whole, first]
+    counted, fill = [], lab.fill
+    monkeypatch.setattr(lab, "fill", lambda *call: counted.extend(fill(*call)) or counted)
+    load("value").main([*flags, "0"])
+    assert counted == [json.loads(first)]
+
+
+def test_a_run_with_the_untrained_policy_alone_is_told_which_flag_helps(known, tmp_path, capsys):
+    shutil.copytree(known / "ppo", tmp_path / "run")
+    for i in (1, 2):
+        (tmp_path / f"run/checkpoints/iter_{i:06d}.pt").unlink()
+    load("value").main([str(tmp_path / "run"), "--jobs", "1", "--heldout-pairs", "300"])
+    assert "can be measured; train with a smaller --checkpoint-every" in capsys.readouterr().err
 
 
 def test_rows_belong_to_checkpoints_and_not_to_names(known, tmp_path, capsys):
