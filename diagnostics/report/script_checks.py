@@ -42,8 +42,8 @@ def order(s: Script) -> Verdict:
         if share(given) > 0.5:
             return Verdict(GOOD, "", f"{percent(share(given))} of {len(given):,} rows")
         by_time = share(given.reshape(s.steps, -1, given.shape[1]).swapaxes(0, 1).reshape(given.shape))
+        text = "Its rows are sorted by time and then by environment. All else takes one environment's after another's."
         if by_time > 0.5:
-            text = "Its rows are sorted by time and then by environment. All else takes environment after environment."
             return Verdict(BAD, text, f"{percent(by_time)} of the rows are so")
     return Verdict(CANNOT_TELL, "The order of rows cannot be told, since the actions are others.")
 
