@@ -177,8 +177,8 @@ class Script:
         return args, state, *play(self.module, replace(args, num_steps=self.steps), state)
 
     def updated(self, args: Any = None, start: Any = None, **parts: Tensor) -> tuple:
-        """Returns the state after an update, by default of two epochs from `state`, and what it logs. The batch may
-        have other parts."""
+        """Returns the state after an update, by default of two epochs from `state`, and what it logs. Parts of the
+        batch may be others."""
         args = args or self.with_options(policy_epochs=2, value_epochs=2)
         state = changed(copied(start or self.state), rng=np.random.default_rng(1))
         return state, self.module.update(args, state, self.batch | parts)

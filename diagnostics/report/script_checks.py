@@ -100,8 +100,8 @@ def noise(s: Script) -> Verdict:
 
 @check("the environment gets the actions", "make_env, rollout", after="order")
 def actions(s: Script) -> Verdict:
-    """What the environment gets is the action as drawn or, with --bound-action, clipped to its range or squashed into
-    it, in the numbers of its space. A script without this argument may clip."""
+    """The environment gets the action as drawn or, with --bound-action, clipped to its range or squashed into it. A
+    script without this argument may clip."""
     ways, given = given_to_environments(s), s.true["given"]
     if s.space.dtype.kind in "iu":  # Then it gets whole numbers, and rounding decides where one is cut off.
         ways = [np.where(abs(given - x) <= 1, given, x) for x in ways]
@@ -152,9 +152,9 @@ def rewards(s: Script) -> Verdict:
 
 @check("networks begin as the arguments say", "State, mlp")
 def initialization(s: Script) -> Verdict | None:
-    """In a new run biases are 0. With --orthogonal-init rows or columns of the weights are orthogonal, with a gain of
-    sqrt(2), and of 0.01 in the policy's last layer and 1 in the value network's; without, weights are Xavier's uniform
-    ones. A script without this argument may do either."""
+    """In a new run biases are 0. With --orthogonal-init weights are orthogonal, with a gain of sqrt(2), and of 0.01 in
+    the policy's last layer and 1 in the value network's; without, they are Xavier's uniform ones. A script without this
+    argument may do either."""
     if hasattr(s.args, "schedule_steps"):
         return None  # how an agent of Stable-Baselines3 began is not known
     flag, wrong = s.option("orthogonal_init", None), []
@@ -200,9 +200,9 @@ def running_statistics(s: Script) -> Verdict | None:
 
 @check("rows end and terminate where the environment's do", "rollout", after="order")
 def ends(s: Script) -> Verdict:
-    """Row by row, in the second of two rollouts: a row ends where the environment ended its episode or the segment is
-    over, and is terminal where the environment says so. A time limit is no terminal state, unless the arguments say
-    so. Each segment has episodes that end in either way, and one that ends in both."""
+    """A row ends where the environment ended its episode or the segment is over, and is terminal where the environment
+    says so. A time limit is no terminal state, unless the arguments say so. Each segment, of the second of two
+    rollouts, has episodes that end in either way, and one that ends in both."""
     terminated, truncated = s.true["terminated"], s.true["truncated"] & ~s.true["terminated"]
     terminal = terminated | (truncated & (not s.option("bootstrap_truncation", True)))
     off = s.data.get("terminations", terminal) != terminal  # REINFORCE has no use for them
@@ -326,8 +326,7 @@ def one_of(mine: Tensor, expected: list[Tensor], text: str, number: str = "") ->
 
 
 def policy_gradient(s: Script, policy: nn.Module, args: Any = None, **parts: Tensor) -> Tensor:
-    """Returns the gradient of the script's -policy_loss, by default without its bonus. The batch may have other
-    parts."""
+    """Returns the gradient of the script's -policy_loss, by default without its bonus, on a batch with other parts."""
     args = args or s.with_options(entropy_coef=0.0)
     return gradient(-s.module.policy_loss(args, policy(s.batch["obs"]), s.batch | parts), policy)
 
@@ -388,7 +387,7 @@ def vmpo_losses(s: Script) -> Verdict | None:
     multiplier_loss = getattr(s.module, "multiplier_loss", None)
     if "multipliers" not in s.batch or not multiplier_loss:
         return None
-    A, args, m = s.batch["advantages"], s.args, torch.tensor([0.7, 2.0, 3.0]).requires_grad_()
+    A, m = s.batch["advantages"], torch.tensor([0.7, 2.0, 3.0]).requires_grad_()
     policy = moved(s.state.policy, lambda x: kls(x, s.batch).mean() > 0.05)
     pi, mean, std = policy(s.batch["obs"]), s.batch["old_means"], s.batch["old_stds"]
     kl_mean = (0.5 * ((pi.mean - mean) / std) ** 2).sum(-1).mean()
@@ -398,10 +397,10 @@ def vmpo_losses(s: Script) -> Verdict | None:
     loss = 2 * kl_mean + 3 * kl_std - (psi * pi.log_prob(s.batch["actions"])[best]).sum()
     mine = policy_gradient(s, policy, multipliers=m.detach())
     found = one_of(mine, [gradient(-loss, policy)], "The gradient of policy_loss is not eq. 20's.")
-    dual = m[0] * args.eps_temperature + m[0] * (torch.logsumexp(A[best] / m[0], 0) - math.log(len(best)))
-    dual = dual + m[1] * (args.eps_mean - kl_mean.detach()) + m[2] * (args.eps_std - kl_std.detach())
+    dual = m[0] * s.args.eps_temperature + m[0] * (torch.logsumexp(A[best] / m[0], 0) - math.log(len(best)))
+    dual = dual + m[1] * (s.args.eps_mean - kl_mean.detach()) + m[2] * (s.args.eps_std - kl_std.detach())
     [expected] = torch.autograd.grad(dual, m)
-    mine = multiplier_loss(args, m, policy(s.batch["obs"]), s.batch)
+    mine = multiplier_loss(s.args, m, policy(s.batch["obs"]), s.batch)
     [slopes] = torch.autograd.grad(mine, m, retain_graph=True)
     off = ((slopes - expected).abs() / expected.abs().clamp(min=1e-8)).tolist()
     wrong = [x for x, y in zip(("the temperature", "nu_mean", "nu_std"), off) if not y <= 0.01]
@@ -458,9 +457,9 @@ def equal_updates(s: Script) -> Verdict:
 
 @check("restore gives back what a checkpoint holds", "restore, save_checkpoint")
 def restored(s: Script) -> Verdict:
-    """After restore, every part of the State that the checkpoint has is the checkpoint's, bit for bit, and it has every
-    part that can be saved: networks, statistics, Adam's moments and the counters. So are the unfinished episodes, where
-    the environment repeats them."""
+    """The checkpoint has every part of the State that can be saved: networks, statistics, Adam's moments and the
+    counters. After restore each is the checkpoint's, bit for bit, and so are unfinished episodes, where the environment
+    repeats them."""
     checkpoint, state = s.module.load_checkpoint(s.checkpoint.path), s.module.State(s.wide)
     s.module.restore(state, checkpoint)
     if state.__dict__.get("inexact_resumes") != checkpoint.get("inexact_resumes"):
@@ -500,11 +499,10 @@ def minibatches(s: Script) -> Verdict | None:
 
 @check("an update counts its steps, and logs what it did", "update, measure_update, natural_gradient_step")
 def logged(s: Script) -> Verdict:
-    """An update counts one iteration and the steps of the batch. What it logs by these names is so, within 1 %: of the
+    """An update counts one iteration and the steps of the batch. Of what it logs these are right within 1 %: over the
     whole batch mean_kl and max_kl (old || new), max_ratio, effective_sample_size (the ratios' mean squared by their
-    mean square), clip_fraction, explained_variance (of the targets by the values before the fit) and, where actions
-    are not squashed, entropy. The update begins with a policy that has moved by 0.1 nats, so that directions of the KL
-    are told apart."""
+    mean square), clip_fraction, explained_variance (of the targets by the values before the fit) and, unless actions
+    are squashed, entropy. Its policy has moved by 0.1 nats before, so that directions of the KL are told apart."""
     batch, start = s.batch, moved(s.state.policy, lambda x: kls(x, s.batch).mean() > 0.1)
     state, mine = s.updated(start=changed(s.state, policy=start))
     pi, kl = state.policy(batch["obs"]), kls(state.policy, batch)
@@ -655,9 +653,9 @@ def adam_way(s: Script, args: Any, name: str, start: Any, batches: list, rates: 
 @check("the policy's step is a natural gradient's", "natural_gradient_step, conjugate_gradient, fisher_vector_product")
 def natural_step(s: Script) -> Verdict | None:
     """With Fisher products over all states and 100 steps of conjugate gradient, the step x of an update solves
-    (F + damping) x = g up to its length: the cosine of both sides is 0.95 or more. Its whole length, before the line
-    search, is such that x (F + damping) x / 2 is the KL that is allowed, within 5 % (half-way through a schedule from
-    0.01 to 0.03, where there is one). That no such step is accepted is bad."""
+    (F + damping) x = g up to its length: the cosine of both sides is 0.95 or more. Before the line search,
+    x (F + damping) x / 2 is the KL that is allowed, within 5 % (half-way through a schedule from 0.01 to 0.03, where
+    there is one). An update without a step is bad."""
     if not s.option("max_kl") or not hasattr(s.args, "cg_damping"):
         return None
     args = s.with_options(fisher_fraction=1.0, cg_steps=100, max_kl=0.01, max_kl_final=0.03)
