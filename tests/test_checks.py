@@ -43,10 +43,7 @@ def test_mutants_stop_are_set_aside_or_are_judged(tmp_path):
     for mutant in drawn:
         compile(mutant.source, "mutant", "exec")
     source = (ROOT / "algos" / "ppo_m.py").read_text()
-    edits = {
-        "named": ("torch.minimum(ratios", "torch.maximum(ratios"),
-        "stops": ("rows, episodes = [], []", "rows = []"),
-    }
+    edits = dict(named=("torch.minimum(ratios", "torch.maximum(ratios"), stops=("rows, episodes = [], []", "rows = []"))
     edits["same bits"] = ("num_envs: int = 1 ", "num_envs: int = 2 ")  # which is given, so its default does not matter
     original = mutants.outcome(mutants.Mutant("ppo_m", "", 0, "", [], source), None, tmp_path / "itself")
     assert original["alarms"] == []

@@ -52,9 +52,8 @@ def test_learning_rates():
     assert of(3e-4 * share).status == "good"
     assert of(3e-4 * share, anneal_lr=False).status == of(3e-4 * share**2).status == "differs"
     found = of(3e-4 * (1 - np.arange(40) / 4000))  # as if a step were an iteration
-    assert (
-        found.status == "bad" and "policy_lr 0.000297 in iteration 39, where the arguments say 7.5e-06" in found.number
-    )
+    assert found.status == "bad"
+    assert "policy_lr 0.000297 in iteration 39, where the arguments say 7.5e-06" in found.number
     assert of(9e-3 * share).status == "bad" and judge("logged_rates").status == "cannot tell"
 
 
@@ -63,9 +62,8 @@ def test_resumptions_and_natural_steps():
     assert judge("resumed", saved=saved()).status == "good" and judge("resumed") is None
     found = judge("resumed", saved=saved(3, 7))
     assert found.status == "caution" and "in iteration 3, 7" in found.text
-    of = lambda residual, step: judge(
-        "solved", dict(cg_residual=np.full(40, residual), line_search_step=np.full(40, step))
-    )
+    filled = lambda **columns: {name: np.full(40, x) for name, x in columns.items()}
+    of = lambda residual, step: judge("solved", filled(cg_residual=residual, line_search_step=step))
     assert of(0.1, 1.0).status == "good" and judge("solved") is None
     assert "hardly solves" in of(0.9, 1.0).text and "refuses" in of(0.1, 0.0).text
 
@@ -93,11 +91,15 @@ def test_a_default_run_differs_in_nothing(algo):
 
 
 def test_every_part_goes_on():
-    saved = {
-        i: dict(rng=i, policy=dict(w=torch.full((2,), float(i))), obs_stats=dict(count=9 * i + 9, mean=0.0))
-        for i in (0, 5, 10, 15)
-    }
+    """Statistics that come with an agent of SB3 may be of another moment, and are accused of nothing."""
+    weights, seen = lambda i: dict(w=torch.full((2,), float(i))), lambda i: dict(count=9 * i + 9, mean=0.0)
+    saved = {i: dict(rng=i, policy=weights(i), obs_stats=seen(i)) for i in (0, 5, 10, 15)}
     assert judge("goes_on", saved=saved).status == "good"
+    of_sb3 = lambda saved: judge("goes_on", saved=saved, config=dict(algo="sb3"))
+    assert of_sb3(saved).status == "good"
+    saved_by_zoo = {i: x | dict(obs_stats=seen(15)) for i, x in saved.items()}
+    assert of_sb3(saved_by_zoo).status == "cannot tell" and "obs_stats" in of_sb3(saved_by_zoo).text
+    assert of_sb3(saved_by_zoo | {15: saved[15] | dict(policy=weights(5))}).status == "bad"
     for broken, told in (
         (dict(rng=5), "random generator's state of iteration 15"),
         (dict(policy=saved[5]["policy"]), "w of the policy network stood still from iteration 5 to 15"),
@@ -127,58 +129,40 @@ def test_steps_are_short():
     assert judge("lengths", dict(mean_kl=0.0401 + 0.001 * np.arange(40)), args=bound).status == "bad"
 
 
-@pytest.mark.parametrize(
-    "ends, status",
-    [
-        ([1, 10], "good"),
-        ([1, 11], "cannot tell"),
-        ([11, math.inf], "no verdict"),
-        ([1001, 2000], "bad"),
-        (None, "cannot tell"),
-    ],
-)
-def test_the_batch_of_ten(ends, status, monkeypatch):
-    monkeypatch.setattr(load("run_checks").gradient, "noise_scale", lambda row: dict(mean=9, interval=ends))
-    assert judge("batch", rows=[dict(iteration=3)]).status == status
+def test_the_batch_of_ten(monkeypatch):
+    cases = [(1, 10, "good"), (1, 11, "cannot tell"), (11, math.inf, "no verdict"), (1001, 2000, "bad")]
+    for ends, status in [*(((low, high), status) for low, high, status in cases), (None, "cannot tell")]:
+        monkeypatch.setattr(load("run_checks").gradient, "noise_scale", lambda _, x=ends: dict(mean=9, interval=x))
+        assert judge("batch", rows=[dict(iteration=3)]).status == status, ends
     assert judge("batch").status == "not measured"
 
 
-@pytest.mark.parametrize(
-    "changes, status",
-    [
-        ([1, 0], "good"),
-        ([0, 0, 1], "cannot tell"),
-        ([1, -1, 1], "caution"),
-        ([-1], "bad"),
-        ([], "not measured"),
-        ([0.1], "good"),
-        ([0.1] * 5, "cannot tell"),
-    ],
-)
-def test_updates_raise_the_return(changes, status):
+def test_updates_raise_the_return():
     """The last cannot be told: of one checkpoint, its interval of 0.1 +- 0.09 would exclude 0, and of five not."""
     scatter = lambda x: (-0.0362, 0, 0.0362) if x == 0.1 else (-0.1, 0, 0.1)
     of = lambda x: [dict(difference=dict(mean=x + y)) for y in scatter(x)]
-    assert judge("gains", rows=[dict(iteration=0, step_pairs=10, changes=of(x)) for x in changes]).status == status
+    cases = [([1, 0], "good"), ([0, 0, 1], "cannot tell"), ([1, -1, 1], "caution"), ([-1], "bad"), ([0.1], "good")]
+    for changes, status in [*cases, ([], "not measured"), ([0.1] * 5, "cannot tell")]:
+        rows = [dict(iteration=0, step_pairs=10, changes=of(x)) for x in changes]
+        assert judge("gains", rows=rows).status == status, changes
 
 
-@pytest.mark.parametrize(
-    "first, last, high, status, text",
-    [
+def test_exploration_asks_how_it_began():
+    """The last of the ranges are none, since one is too wide, one infinite, and one empty."""
+    for first, last, high, status, text in (
         (1.0, 0.2, 1.0, "good", ""),
         (1.0, 0.04, 1.0, "bad", "By iteration 20 it has stopped exploring in 2 of 2"),
         (1.0, 1.6, 1.0, "caution", "grown"),
         (1.0, 1.0, 300.0, "caution", "small part of the range from the start"),  # and no coefficient would change it
-        (1.0, 1.0, 3e38, "good", ""),  # no range
+        (1.0, 1.0, 3e38, "good", ""),
         (1.0, 0.04, np.inf, "bad", "stopped"),
-        (1.0, 1.0, -1.0, "good", ""),  # an empty one
-    ],
-)
-def test_exploration_asks_how_it_began(first, last, high, status, text):
-    saved = {i: dict(policy=dict(log_std=torch.tensor([x, x]).log())) for i, x in ((0, first), (20, last), (40, last))}
-    space = SimpleNamespace(low=np.full(2, -1 if high < 0 else -high, np.float32), high=np.full(2, high, np.float32))
-    found = judge("explores", saved=saved, script=SimpleNamespace(space=space))
-    assert found.status == status and text in found.text
+        (1.0, 1.0, -1.0, "good", ""),
+    ):
+        log_stds = {0: math.log(first), 20: math.log(last), 40: math.log(last)}
+        saved = {i: dict(policy=dict(log_std=torch.full((2,), x))) for i, x in log_stds.items()}
+        space = SimpleNamespace(low=np.full(2, min(-high, -1), np.float32), high=np.full(2, high, np.float32))
+        found = judge("explores", saved=saved, script=SimpleNamespace(space=space))
+        assert found.status == status and text in found.text, (first, last, high)
 
 
 def test_the_end_and_the_reference_runs():
@@ -186,9 +170,8 @@ def test_the_end_and_the_reference_runs():
     columns = dict(episodic_return=np.full(40, 99.0), global_step=2048.0 * np.arange(1, 41))
     found = judge("reference", columns, args=dict(env_id="Hopper-v5"))
     assert found.status == "no verdict" and found.number.startswith("99 after 81,920 steps, where 10 runs of ppo.py")
-    assert (
-        "own gamma are not" in judge("reference", columns, args=dict(env_id="Hopper-v5"), given=dict(gamma=0.9)).number
-    )
+    found = judge("reference", columns, args=dict(env_id="Hopper-v5"), given=dict(gamma=0.9))
+    assert "own gamma are not" in found.number
     assert judge("reference", columns, args=dict(env_id="Elsewhere-v0")).status == "cannot tell"
 
 
@@ -288,6 +271,7 @@ def test_normalizers_that_hide_what_matters_are_named():
     assert found().status != "bad" and "0.73 %" in found().number
     data["obs"][:, 2] = 10
     assert found().status == "bad" and "--obs-clip-range" in found().text
+    assert "clip_obs of VecNormalize" in judge("normalizers", script=script, config=dict(algo="sb3")).text
     known.std[0] = 1e6
     assert found().status == "bad" and "outlier" in found().text
 

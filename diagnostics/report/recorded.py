@@ -71,12 +71,6 @@ def has_step(checkpoint: lab.Checkpoint) -> bool:
     return done < args["total_timesteps"] // size * size
 
 
-def roll_out(module: Any, args: Any, state: Any) -> dict[str, Any]:
-    """Returns the arrays of the script's rollout and, as `episodes`, its list of them."""
-    steps, episodes = module.rollout(args, state)
-    return steps | dict(episodes=episodes)
-
-
 def copied(state: Any) -> Any:
     """Copies a state except for its workers, because a copied environment does not step to the same observations."""
     return copy.deepcopy(state, {id(state.workers): state.workers})
@@ -95,11 +89,12 @@ def kls(policy: Callable, batch: dict[str, Tensor]) -> Tensor:
     return kl_divergence(Independent(Normal(batch["old_means"], batch["old_stds"]), 1), policy(batch["obs"]))
 
 
-@torch.no_grad()
-def values_that_follow(value: Callable, data: dict[str, Any]) -> np.ndarray:
-    """Returns V [B] of the observation after each of a rollout's steps, which is 0 after a termination."""
-    following = value(torch.from_numpy(data["next_obs"])).double().numpy()
-    return np.where(data["terminations"], 0.0, following)
+def discounted_returns(gamma: float, data: dict[str, Any], following: Any) -> np.ndarray:
+    """Returns the discounted sums [B] of a rollout's rewards. Where an episode ends, `following` [B] continues them."""
+    returns = np.append(data["rewards"].astype(float), 0.0)
+    for i in reversed(range(len(following))):
+        returns[i] += gamma * (following[i] if data["ends"][i] else returns[i + 1])
+    return returns[:-1]
 
 
 def play(module: Any, args: Any, state: Any) -> tuple[dict, dict]:
@@ -107,8 +102,8 @@ def play(module: Any, args: Any, state: Any) -> tuple[dict, dict]:
     envs = [recorder_of(worker.env) for worker in state.workers]
     for env in envs:
         env.rows, env.starts, env.episodes = [], [], []
-    data = roll_out(module, args, state)
-    data = {name: x if name == "episodes" else np.array(x) for name, x in data.items()}
+    steps, episodes = module.rollout(args, state)
+    data = {name: np.array(x) for name, x in steps.items()} | dict(episodes=episodes)
     for env in envs:
         env.rows[-1]["last"] = True
     rows = [row for env in envs for row in env.rows]
@@ -117,10 +112,10 @@ def play(module: Any, args: Any, state: Any) -> tuple[dict, dict]:
 
 
 class Script:
-    """A checkpoint's script with frozen statistics. `first` is a rollout of it, and `again` one from an equal state.
-    `data` is a second rollout, for which the policy has changed and the clips of observations and rewards are so narrow
-    that they act, and `batch` is made of it. Beside each rollout stands what the environments say of it, which is
-    `true` for the second. `args` are those of the second, and `wide` has the run's own clips."""
+    """A checkpoint's script with frozen statistics. `first` is a rollout, and `again` one from an equal state, each
+    with what the environments say of it. For the second rollout, `data`, of which they say `true`, the policy has
+    changed, and the clips of observations and rewards are so narrow that they act. `batch` is made of it, `state` and
+    `args` belong to it, and `wide` has the run's own clips. `rollouts` are both, each with its arguments."""
 
     def __init__(self, checkpoint: lab.Checkpoint, seed: int):
         self.checkpoint, self.seed, self.module = checkpoint, seed, lab.load_script(checkpoint.script)
@@ -135,8 +130,9 @@ class Script:
         self.state = changed(self.before, policy=policy, iteration=self.before.iteration + 1)
         half = float(np.median(np.abs(self.first[0]["rewards"]))) or 1.0
         narrow = dict(obs_clip_range=1.0, reward_clip_range=half)
-        self.args, args = self.with_options(**narrow), replace(args, **self.known(narrow))
+        self.args, args = (self.with_options(x, **narrow) for x in (self.wide, args))
         self.data, self.true = play(self.module, args, self.state)
+        self.rollouts = (*self.first, self.wide), (self.data, self.true, self.args)
         self.again = play(self.module, *equal)
         self.batch = self.module.estimate_advantages(self.args, self.state, self.data)
         self.critic = getattr(self.state, "value", None)
@@ -155,13 +151,10 @@ class Script:
     def option(self, name: str, otherwise: Any = False) -> Any:
         return getattr(self.args, name, otherwise)
 
-    def known(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Returns those of the options that the script has."""
-        return {name: x for name, x in options.items() if hasattr(self.args, name)}
-
-    def with_options(self, **options: Any) -> Any:
+    def with_options(self, args: Any = None, **options: Any) -> Any:
         """Returns the arguments with these options, as far as the script has them."""
-        return replace(self.args, **self.known(options))
+        args = args or self.args
+        return replace(args, **{name: x for name, x in options.items() if hasattr(args, name)})
 
     def statistics(self, ndim: int, state: Any = None) -> Any:
         """Returns the running statistics of observations (1) or rewards (0), if the script keeps and uses any."""
@@ -169,30 +162,32 @@ class Script:
         parts = vars(state or self.state).values() if used else ()
         return next((x for x in parts if hasattr(x, "push") and np.ndim(x.mean) == ndim), None)
 
+    @torch.no_grad()
+    def following(self, data: dict[str, Any]) -> np.ndarray:
+        """Returns V [B] of the observation after each of a rollout's steps, which is 0 after a termination."""
+        return np.where(data["terminations"], 0.0, self.values(torch.from_numpy(data["next_obs"])).double().numpy())
+
     @cached_property
     def new(self) -> tuple:
         """A new run with one minibatch and four epochs, and with hardly any conjugate gradient, which costs most: its
         arguments, its state after a rollout, and this rollout."""
-        few = dict(policy_epochs=4, value_epochs=4, num_minibatches=1, cg_steps=1)
-        args = replace(self.wide, **self.known(few))
+        args = self.with_options(self.wide, policy_epochs=4, value_epochs=4, num_minibatches=1, cg_steps=1)
         with recorded():
             state = self.module.State(args)
         return args, state, *play(self.module, replace(args, num_steps=self.steps), state)
 
-    def updated(self, args: Any = None, global_step: Any = None, policy: Any = None, **parts: Tensor) -> tuple:
-        """Returns the state after an update of two epochs on the batch, or on a changed one, and what it logs. It may
-        begin with another policy, or after another number of steps."""
+    def updated(self, args: Any = None, start: Any = None, **parts: Tensor) -> tuple:
+        """Returns the state after an update, by default of two epochs from `state`, and what it logs. Parts of the
+        batch may be others."""
         args = args or self.with_options(policy_epochs=2, value_epochs=2)
-        state = changed(copied(self.state), rng=np.random.default_rng(1))
-        state.global_step = state.global_step if global_step is None else global_step
-        state.policy = policy or state.policy
+        state = changed(copied(start or self.state), rng=np.random.default_rng(1))
         return state, self.module.update(args, state, self.batch | parts)
 
     an_update = cached_property(lambda self: self.updated())
 
 
 def moved(network: nn.Module, far_enough: Callable) -> nn.Module:
-    """Returns a copy of the network whose parameters walk at random until it is far enough, or for twenty steps."""
+    """Returns a copy of the network whose parameters have walked at random until it is far enough, or for 20 steps."""
     network, draw = copy.deepcopy(network), torch.Generator().manual_seed(0)
     for length in np.geomspace(0.01, 1, 20):
         for p in network.parameters():

@@ -4,7 +4,6 @@ log, the checkpoints, the rows that diagnostics have measured, and the fresh seg
 import dataclasses
 import json
 import math
-from collections.abc import Callable
 from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
@@ -18,7 +17,7 @@ import rewards
 import script_checks
 import torch
 from checks import BAD, CANNOT_TELL, CAUTION, FACT, NOT_MEASURED, Verdict, percent, t_interval, verdict
-from recorded import FORCED, Script, has_step, values_that_follow
+from recorded import FORCED, Script, discounted_returns, has_step
 from rewards import short, text
 from script_checks import of_schedule
 
@@ -106,13 +105,11 @@ def resumed(run: Run) -> Verdict | None:
 @check("its logged learning rates are what the arguments say", "update", after="rates logged")
 def logged_rates(run: Run) -> Verdict | None:
     """In each iteration the logged rates are those of the arguments, with --anneal-lr times 1 - steps before / planned
-    steps (within 1 % of the first). Another schedule differs; it is bad if the first rate is another, or if it should
-    have fallen to a quarter and is above 70 %."""
+    steps (within 1 % of the first). What differs and what is bad, `rates` says."""
     if not {"policy_lr", "value_lr"} & run.args.keys():
         return None
     before = np.append(0, run.progress["global_step"][:-1])
-    where = [f"in iteration {i}" for i in range(len(before))]
-    found = of_schedule(run.args, run.planned, before, run.progress, where)
+    found = of_schedule(run.args, run.planned, before, run.progress, range(len(before)))
     return found or Verdict(CANNOT_TELL, "No learning rate was logged.")
 
 
@@ -135,8 +132,9 @@ def solved(run: Run) -> Verdict | None:
 def goes_on(run: Run) -> Verdict:
     """From checkpoint to checkpoint running statistics take in samples, the random generator has a new state and Adam's
     moments and count of steps change, and no parameter of a network stands still for ten iterations (a line search may
-    refuse some steps)."""
-    wrong, tested = [], []
+    refuse some steps). In a folder of RL Baselines3 Zoo all agents have the statistics of the last one, so theirs
+    cannot be told."""
+    wrong, tested, other_moment = [], [], []
     for name, part in run.saved[max(run.saved)].items():
         at = {i: x[name] for i, x in run.saved.items() if name in x}
         if name == "rng":
@@ -150,6 +148,9 @@ def goes_on(run: Run) -> Verdict:
         elif isinstance(part, dict) and {"count", "mean"} <= part.keys() and part["count"] > 1:
             counts = [(i, k, at[i]["count"], at[k]["count"]) for i, k in pairwise(run.saved)]
             bad = [x for x in counts if x[3] <= x[2] and run.args.get("norm_training", True)]
+            if bad and run.config["algo"] == "sb3":
+                other_moment.append(name)
+                continue
             found = [f"{name} had seen {n:,.0f} samples by iteration {i} and {m:,.0f} by {k}" for i, k, n, m in bad]
         elif name.endswith("_adam"):
             same = [(i, k) for i, k in pairwise(run.saved) for x, y in zip(at[i], at[k]) if torch.equal(x, y)]
@@ -158,6 +159,9 @@ def goes_on(run: Run) -> Verdict:
             continue
         tested, wrong = [*tested, name], wrong + found[:1]
     number = f"{', '.join(tested)} in {len(run.saved)} checkpoints"
+    if other_moment and not wrong:
+        text = f"Whether {' and '.join(other_moment)} go on cannot be told: some are of another moment than the agent."
+        return Verdict(CANNOT_TELL, text, number)
     return verdict(wrong, f"Something does not go on: {'; '.join(wrong)}.", number)
 
 
@@ -278,14 +282,6 @@ def unforced(run: Run) -> dict[str, np.ndarray]:
     return {x: y[rows] for x, y in (dict(true_obs=true["obs"]) | data).items() if x != "episodes"}
 
 
-def discounted_returns(gamma: float, value: Callable, data: dict[str, np.ndarray]) -> np.ndarray:
-    """Returns the discounted sums [B] of a rollout's rewards. Where an episode is cut off they continue with V."""
-    following, returns = values_that_follow(value, data), np.zeros(len(data["rewards"]) + 1)
-    for i in reversed(range(len(following))):
-        returns[i] = data["rewards"][i] + gamma * (following[i] if data["ends"][i] else returns[i + 1])
-    return returns[:-1]
-
-
 @check("its critic predicts", "value.py", after=SCRIPT)
 def critic(run: Run) -> Verdict | None:
     """Explained variance of the discounted returns of fresh segments: bad at 0, where it is no better than a constant,
@@ -294,7 +290,7 @@ def critic(run: Run) -> Verdict | None:
     s, data = run.script, unforced(run)
     if not s.critic:
         return None
-    returns = discounted_returns(s.args.gamma, s.values, data)
+    returns = discounted_returns(s.args.gamma, data, s.following(data))
     errors = returns - s.values(torch.from_numpy(data["obs"])).detach().double().numpy()
     squares = [(x - x.mean()) ** 2 for x in (errors, returns)]
     left = checks.ratio_of_sums(*squares, data["ends"], in_logarithms=True)
@@ -355,7 +351,9 @@ def normalizers(run: Run) -> Verdict | None:
             shares[name] = checks.ratio_of_sums(clipped, 1, data["ends"])
             told.append(f"{name} clipped in {text(shares[name], percent)} of {numbers.size:,} numbers")
     if many := [name for name, x in shares.items() if x["interval"] and x["interval"][0] > 0.01]:
-        return Verdict(BAD, f"Clipping changes many: try a larger --{many[0]}-clip-range.", "; ".join(told))
+        sb3 = run.config["algo"] == "sb3"
+        larger = f"clip_{many[0]} of VecNormalize" if sb3 else f"--{many[0]}-clip-range"
+        return Verdict(BAD, f"Clipping changes many: try a larger {larger}.", "; ".join(told))
     unclear = any(not x["interval"] or x["interval"][1] > 0.01 for x in shares.values())
     tell = "There are too few episodes to tell whether clipping changes many."
     return verdict(unclear, tell, "; ".join(told), CANNOT_TELL) if told else None

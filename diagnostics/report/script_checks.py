@@ -5,15 +5,15 @@ that are computed here without the script. The checkpoint may be untrained."""
 
 import copy
 import math
-from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import checks
 import lab
 import numpy as np
 import torch
 from checks import BAD, CANNOT_TELL, DIFFERS, GOOD, Verdict, of_rows, percent, unlike, verdict
-from recorded import Script, changed, copied, has_step, kls, moved, recorder_of, values_that_follow
+from recorded import Script, changed, copied, discounted_returns, has_step, kls, moved, recorder_of
 from rewards import planned_steps, short
 from scipy.signal import lfilter
 from torch import Tensor, nn
@@ -25,8 +25,7 @@ check = checks.into(CHECKS)
 
 
 def given_to_environments(s: Script) -> list[np.ndarray]:
-    """Returns what the environments may have got of the drawn actions [B, action]. A script without --bound-action may
-    clip."""
+    """Returns what the environments may have got [B, action]. A script without --bound-action may clip actions."""
     drawn, how = s.data["actions"].astype(float), s.option("bound_action", None)
     low, high = s.space.low.astype(float), s.space.high.astype(float)
     ways = dict(no=drawn, clip=drawn.clip(low, high), tanh=low + (high - low) * (np.tanh(drawn) + 1) / 2)
@@ -36,17 +35,16 @@ def given_to_environments(s: Script) -> list[np.ndarray]:
 @check("rows are those of one environment after another's", "rollout")
 def order(s: Script) -> Verdict:
     """More than half of the actions that the environments got are in the rows where the rollout says that it drew them.
-    Where they are not, but would be if rows were sorted by time and then by environment, that is said."""
+    It is bad if they would be, with rows sorted by time and then by environment."""
     near = 1e-4 if s.space.dtype.kind == "f" else 1
     share = lambda given: (np.abs(given - s.true["given"]).max(1) < near).mean()
     for given in given_to_environments(s):
         if share(given) > 0.5:
             return Verdict(GOOD, "", f"{percent(share(given))} of {len(given):,} rows")
-        if len(given) % s.steps == 0:
-            by_time = share(given.reshape(s.steps, -1, given.shape[1]).swapaxes(0, 1).reshape(given.shape))
-            if by_time > 0.5:
-                text = "Its rows are sorted by time and then by environment. All else takes one environment's after "
-                return Verdict(BAD, text + "another's.", f"{percent(by_time)} of the rows are so")
+        by_time = share(given.reshape(s.steps, -1, given.shape[1]).swapaxes(0, 1).reshape(given.shape))
+        text = "Its rows are sorted by time and then by environment. All else takes one environment's after another's."
+        if by_time > 0.5:
+            return Verdict(BAD, text, f"{percent(by_time)} of the rows are so")
     return Verdict(CANNOT_TELL, "The order of rows cannot be told, since the actions are others.")
 
 
@@ -102,8 +100,8 @@ def noise(s: Script) -> Verdict:
 
 @check("the environment gets the actions", "make_env, rollout", after="order")
 def actions(s: Script) -> Verdict:
-    """What the environment gets is the action as drawn or, with --bound-action, clipped to its range or squashed into
-    it, in the numbers of its space. A script without this argument may clip."""
+    """The environment gets the action as drawn or, with --bound-action, clipped to its range or squashed into it. A
+    script without this argument may clip."""
     ways, given = given_to_environments(s), s.true["given"]
     if s.space.dtype.kind in "iu":  # Then it gets whole numbers, and rounding decides where one is cut off.
         ways = [np.where(abs(given - x) <= 1, given, x) for x in ways]
@@ -118,7 +116,7 @@ def observations(s: Script) -> Verdict:
     second rollout with one of 1, so that the clip acts."""
     known = s.statistics(1)
     mean, std = (known.mean, known.std + 1e-8) if known else (0.0, 1.0)
-    for (data, true), args in ((s.first, s.wide), ((s.data, s.true), s.args)):
+    for data, true, args in s.rollouts:
         limit, own = (x.obs_clip_range if s.option("obs_clip") else np.inf for x in (args, s.wide))
         names = [x for x in ("obs", "next_obs") if x in data]
         off = lambda x, y, limit: unlike(x, y.clip(-limit, limit), 0.01)
@@ -140,7 +138,7 @@ def rewards(s: Script) -> Verdict:
     run's own --reward-clip-range, and in a second rollout with one that half of the rewards exceed."""
     known = s.statistics(0)
     mean = known.mean if known and s.option("reward_scale_by") == "rewards" else 0.0
-    for (data, true), args in ((s.first, s.wide), ((s.data, s.true), s.args)):
+    for data, true, args in s.rollouts:
         limit = args.reward_clip_range if s.option("reward_clip") else np.inf
         expected = (true["reward"] - mean) / (known.std + 1e-8 if known else 1.0) + mean
         expected, found = expected.clip(-limit, limit), data["rewards"]
@@ -154,23 +152,24 @@ def rewards(s: Script) -> Verdict:
 
 @check("networks begin as the arguments say", "State, mlp")
 def initialization(s: Script) -> Verdict | None:
-    """In a new run biases are 0. With --orthogonal-init rows or columns of the weights are orthogonal, with a gain of
-    sqrt(2), and of 0.01 in the policy's last layer and 1 in the value network's; without, weights are Xavier's uniform
-    ones. A script without this argument may do either."""
+    """In a new run biases are 0. With --orthogonal-init weights are orthogonal, with a gain of sqrt(2), and of 0.01 in
+    the policy's last layer and 1 in the value network's; without, they are Xavier's uniform ones. A script without this
+    argument may do either."""
     if hasattr(s.args, "schedule_steps"):
         return None  # how an agent of Stable-Baselines3 began is not known
-    flag, state, wrong = s.option("orthogonal_init", None), s.new[1], []
-    for name, gain in [(x, y) for x, y in (("policy", 0.01), ("value", 1.0)) if hasattr(state, x)]:
-        layers = [x for x in getattr(state, name).modules() if isinstance(x, nn.Linear)]
+    flag, wrong = s.option("orthogonal_init", None), []
+    for name, gain in dict(policy=0.01, value=1.0).items():
+        layers = [x for x in getattr(s.new[1], name, nn.Module()).modules() if isinstance(x, nn.Linear)]
         for k, layer in enumerate(layers):
             W = layer.weight.detach().double()
             product = (W @ W.T if len(W) <= W.shape[1] else W.T @ W) / (gain if layer is layers[-1] else 2**0.5) ** 2
+            orthogonal = (product - torch.eye(len(product))).abs().max() < 0.01
             bound = (6 / sum(W.shape)) ** 0.5
-            kinds = {True: bool((product - torch.eye(len(product))).abs().max() < 0.01)}
             scatter = 2.5 * W.numel() ** -0.5  # five standard errors of a uniform sample's standard deviation
-            kinds[False] = bool(W.abs().max() <= 1.001 * bound and abs(W.std() / bound * 3**0.5 - 1) < scatter)
-            right = any(kinds.values()) if flag is None else kinds[flag]
-            wrong += [f"layer {k} of the {name}"] * (not right or bool(layer.bias.any()))
+            xavier = W.abs().max() <= 1.001 * bound and abs(W.std() / bound * 3**0.5 - 1) < scatter
+            right = {True: orthogonal, False: xavier, None: orthogonal or xavier}[flag]
+            if not right or layer.bias.any():
+                wrong.append(f"layer {k} of the {name}")
     how = {True: "orthogonal", False: "Xavier's", None: "orthogonal or Xavier's"}[flag]
     text = f"Not {how}, or with other gains or biases: {', '.join(wrong)}."
     return verdict(wrong, text, how, DIFFERS)
@@ -201,9 +200,9 @@ def running_statistics(s: Script) -> Verdict | None:
 
 @check("rows end and terminate where the environment's do", "rollout", after="order")
 def ends(s: Script) -> Verdict:
-    """Row by row, in the second of two rollouts: a row ends where the environment ended its episode or the segment is
-    over, and is terminal where the environment says so. A time limit is no terminal state, unless the arguments say
-    so. Each segment has episodes that end in either way, and one that ends in both."""
+    """A row ends where the environment ended its episode or the segment is over, and is terminal where the environment
+    says so. A time limit is no terminal state, unless the arguments say so. Each segment, of the second of two
+    rollouts, has episodes that end in either way, and one that ends in both."""
     terminated, truncated = s.true["terminated"], s.true["truncated"] & ~s.true["terminated"]
     terminal = terminated | (truncated & (not s.option("bootstrap_truncation", True)))
     off = s.data.get("terminations", terminal) != terminal  # REINFORCE has no use for them
@@ -257,8 +256,9 @@ def value_targets(s: Script) -> Verdict | None:
     if not s.critic:
         return None
     batch = s.module.estimate_advantages(s.with_options(gae_lambda=1.0), s.state, s.data)
-    targets, follow = batch["value_targets"].double().numpy(), values_that_follow(s.values, s.data)
-    expected = s.data["rewards"] + s.args.gamma * np.where(s.data["ends"], follow, np.append(targets[1:], 0.0))
+    targets = batch["value_targets"].double().numpy()
+    following = np.where(s.data["ends"], s.following(s.data), np.append(targets[1:], 0.0))
+    expected = s.data["rewards"] + s.args.gamma * following
     return of_kinds(s, targets, expected, "Its value targets at lambda 1 are not the discounted returns.")
 
 
@@ -271,13 +271,11 @@ def advantages(s: Script) -> Verdict:
     differs."""
     found, end = s.batch["advantages"].double().numpy(), s.data["ends"]
     if not s.critic:
-        returns = np.zeros(len(found) + 1)
-        for i in reversed(range(len(found))):
-            returns[i] = s.data["rewards"][i] + s.args.gamma * (0 if end[i] else returns[i + 1])
-        off = unlike(found - found.mean(), returns[:-1] - returns[:-1].mean(), 1e-3)
+        returns = discounted_returns(s.args.gamma, s.data, np.zeros(len(end)))
+        off = unlike(found - found.mean(), returns - returns.mean(), 1e-3)
         return of_rows(off, "Its advantages are not the discounted returns minus a baseline.")
     values, decay = s.values(s.batch["obs"]).detach().double().numpy(), s.args.gamma * s.args.gae_lambda
-    deltas = s.data["rewards"] + s.args.gamma * values_that_follow(s.values, s.data) - values
+    deltas = s.data["rewards"] + s.args.gamma * s.following(s.data) - values
     expected = deltas + decay * np.where(end, 0.0, np.append(found[1:], 0.0))
     judged, gae = of_kinds(s, found, expected, "Its advantages are not delta + gamma lambda A'."), deltas.copy()
     for i in np.flatnonzero(~end)[::-1]:
@@ -285,11 +283,10 @@ def advantages(s: Script) -> Verdict:
     times, plus = np.polyfit(gae, found, 1)
     if judged.status == GOOD or not times > 0 or unlike(found, times * gae + plus, 1e-3).any():
         return judged
-    policy, number = s.state.policy, f"{times:.3g} times GAE's, {plus:+.3g}"
-    other = s.batch | dict(advantages=torch.tensor(gae, dtype=torch.float32))
-    ways = [gradient(s.module.policy_loss(s.args, policy(x["obs"]), x), policy) for x in (s.batch, other)]
+    other = dict(advantages=torch.tensor(gae, dtype=torch.float32))
+    like = cosine(*(policy_gradient(s, s.state.policy, s.args, **x) for x in ({}, other)))
     text = "Its advantages are GAE's but for a factor and a constant, which change the policy's gradient."
-    return verdict(cosine(*ways) < LIKE, text, f"{number}; cosine {cosine(*ways):.5f}", DIFFERS)
+    return verdict(like < LIKE, text, f"{times:.3g} times GAE's, {plus:+.3g}; cosine {like:.5f}", DIFFERS)
 
 
 @check("the batch holds what the networks said", "estimate_advantages", after="order shapes")
@@ -328,10 +325,10 @@ def one_of(mine: Tensor, expected: list[Tensor], text: str, number: str = "") ->
     return verdict(not found >= LIKE and expected[0].any(), text, number, status)
 
 
-def policy_gradient(s: Script, policy: nn.Module, **options: Any) -> Tensor:
-    """Returns the gradient of the script's -policy_loss, by default without its entropy bonus."""
-    args = s.with_options(**dict(entropy_coef=0.0) | options)
-    return gradient(-s.module.policy_loss(args, policy(s.batch["obs"]), s.batch), policy)
+def policy_gradient(s: Script, policy: nn.Module, args: Any = None, **parts: Tensor) -> Tensor:
+    """Returns the gradient of the script's -policy_loss, by default without its bonus, on a batch with other parts."""
+    args = args or s.with_options(entropy_coef=0.0)
+    return gradient(-s.module.policy_loss(args, policy(s.batch["obs"]), s.batch | parts), policy)
 
 
 @check("the bonus is the entropy times its coefficient", "policy_loss, action_entropy")
@@ -341,8 +338,8 @@ def bonus(s: Script) -> Verdict | None:
     noise."""
     if not hasattr(s.args, "entropy_coef"):
         return None
-    policy = s.state.policy
-    added, pi = policy_gradient(s, policy, entropy_coef=0.01) - policy_gradient(s, policy), policy(s.batch["obs"])
+    policy, pi = s.state.policy, s.state.policy(s.batch["obs"])
+    added = policy_gradient(s, policy, s.with_options(entropy_coef=0.01)) - policy_gradient(s, policy)
     expected = pi.entropy()
     if s.option("bound_action") == "tanh":
         u = pi.mean + pi.stddev * (s.batch["actions"] - s.batch["old_means"]) / s.batch["old_stds"]
@@ -362,18 +359,20 @@ def surrogate(s: Script) -> Verdict | None:
         return None  # V-MPO's has a check of its own
     A, eps = s.batch["advantages"], s.option("clip_eps", None)
     eps = s.batch["clip_range"][0].item() if "clip_range" in s.batch else eps
-    weights = [A, (A - A.mean()) / A.std()]
-    ratio = lambda log_probs: torch.exp(log_probs - s.batch["old_log_probs"])
-    terms = [lambda x, A: ratio(x) * A, lambda x, A: x * A]
-    if eps is not None:
-        terms = [lambda x, A: torch.minimum(ratio(x) * A, ratio(x).clamp(1 - eps, 1 + eps) * A)]
-    share = lambda policy: ((ratio(log_prob(policy)) - 1).abs() > (eps or 0.2)).float().mean().item()
     log_prob = lambda policy: policy(s.batch["obs"]).log_prob(s.batch["actions"])
+    ratio = lambda policy: torch.exp(log_prob(policy) - s.batch["old_log_probs"])
+    share = lambda policy: ((ratio(policy) - 1).abs() > (eps or 0.2)).float().mean().item()
     far = moved(s.state.policy, lambda x: share(x) > 0.2)
     for policy in [s.state.policy, *([far] if share(far) > 0.2 else [])]:
         where = f"with {percent(share(policy))} of the ratios outside the band"
+        expected = []
+        for x in (A, (A - A.mean()) / A.std()):
+            if eps is None:
+                terms = [ratio(policy) * x, log_prob(policy) * x]
+            else:
+                terms = [torch.minimum(ratio(policy) * x, ratio(policy).clamp(1 - eps, 1 + eps) * x)]
+            expected += [gradient(term.mean(), policy) for term in terms]
         text = f"The gradient of -policy_loss is not that of the surrogate {where}."
-        expected = [gradient(term(log_prob(policy), x).mean(), policy) for term in terms for x in weights]
         found = one_of(policy_gradient(s, policy), expected, text, f" {where}")
         if found.status != GOOD:
             break
@@ -388,7 +387,7 @@ def vmpo_losses(s: Script) -> Verdict | None:
     multiplier_loss = getattr(s.module, "multiplier_loss", None)
     if "multipliers" not in s.batch or not multiplier_loss:
         return None
-    A, args, m = s.batch["advantages"], s.with_options(entropy_coef=0.0), torch.tensor([0.7, 2.0, 3.0]).requires_grad_()
+    A, m = s.batch["advantages"], torch.tensor([0.7, 2.0, 3.0]).requires_grad_()
     policy = moved(s.state.policy, lambda x: kls(x, s.batch).mean() > 0.05)
     pi, mean, std = policy(s.batch["obs"]), s.batch["old_means"], s.batch["old_stds"]
     kl_mean = (0.5 * ((pi.mean - mean) / std) ** 2).sum(-1).mean()
@@ -396,12 +395,12 @@ def vmpo_losses(s: Script) -> Verdict | None:
     best = A.topk(len(A) // 2 if s.option("top_half", True) else len(A)).indices
     psi = torch.softmax(A[best] / 0.7, 0)
     loss = 2 * kl_mean + 3 * kl_std - (psi * pi.log_prob(s.batch["actions"])[best]).sum()
-    mine = s.module.policy_loss(args, policy(s.batch["obs"]), s.batch | dict(multipliers=m.detach()))
-    found = one_of(gradient(mine, policy), [gradient(loss, policy)], "The gradient of policy_loss is not eq. 20's.")
-    dual = m[0] * args.eps_temperature + m[0] * (torch.logsumexp(A[best] / m[0], 0) - math.log(len(best)))
-    dual = dual + m[1] * (args.eps_mean - kl_mean.detach()) + m[2] * (args.eps_std - kl_std.detach())
+    mine = policy_gradient(s, policy, multipliers=m.detach())
+    found = one_of(mine, [gradient(-loss, policy)], "The gradient of policy_loss is not eq. 20's.")
+    dual = m[0] * s.args.eps_temperature + m[0] * (torch.logsumexp(A[best] / m[0], 0) - math.log(len(best)))
+    dual = dual + m[1] * (s.args.eps_mean - kl_mean.detach()) + m[2] * (s.args.eps_std - kl_std.detach())
     [expected] = torch.autograd.grad(dual, m)
-    mine = multiplier_loss(args, m, policy(s.batch["obs"]), s.batch)
+    mine = multiplier_loss(s.args, m, policy(s.batch["obs"]), s.batch)
     [slopes] = torch.autograd.grad(mine, m, retain_graph=True)
     off = ((slopes - expected).abs() / expected.abs().clamp(min=1e-8)).tolist()
     wrong = [x for x, y in zip(("the temperature", "nu_mean", "nu_std"), off) if not y <= 0.01]
@@ -436,7 +435,8 @@ def value_loss(s: Script) -> Verdict | None:
 
 
 def flat(state: Any, *names: str) -> Tensor:
-    return torch.cat([lab.flat_parameters(getattr(state, x)) for x in names if hasattr(state, x)])
+    parts = [getattr(state, x) for x in names if hasattr(state, x)]
+    return torch.cat([x if torch.is_tensor(x) else lab.flat_parameters(x) for x in parts])
 
 
 @check("equal states give equal updates, which move every parameter", "update")
@@ -457,9 +457,9 @@ def equal_updates(s: Script) -> Verdict:
 
 @check("restore gives back what a checkpoint holds", "restore, save_checkpoint")
 def restored(s: Script) -> Verdict:
-    """After restore, every part of the State that the checkpoint has is the checkpoint's, bit for bit, and it has every
-    part that can be saved: networks, statistics, Adam's moments and the counters. So are the unfinished episodes, where
-    the environment repeats them."""
+    """The checkpoint has every part of the State that can be saved: networks, statistics, Adam's moments and the
+    counters. After restore each is the checkpoint's, bit for bit, and so are unfinished episodes, where the environment
+    repeats them."""
     checkpoint, state = s.module.load_checkpoint(s.checkpoint.path), s.module.State(s.wide)
     s.module.restore(state, checkpoint)
     if state.__dict__.get("inexact_resumes") != checkpoint.get("inexact_resumes"):
@@ -483,11 +483,8 @@ def minibatches(s: Script) -> Verdict | None:
     for name in [x for x in ("policy", "value") if hasattr(s.args, f"{x}_epochs") and count]:
         calls, loss = [], getattr(s.module, f"{name}_loss")
         spy = lambda args, x, batch, calls=calls, loss=loss: calls.append(batch["row"].tolist()) or loss(args, x, batch)
-        setattr(s.module, f"{name}_loss", spy)
-        try:
+        with mock.patch.object(s.module, f"{name}_loss", spy):
             s.updated(row=torch.arange(len(s.batch["obs"])))
-        finally:
-            setattr(s.module, f"{name}_loss", loss)
         one, two = epochs = [sum(calls[i : i + count], []) for i in (0, count)]
         told.append(f"{len(calls):,} steps of the {name} in two epochs of {count:,}")
         if len(calls) != 2 * count:
@@ -502,13 +499,12 @@ def minibatches(s: Script) -> Verdict | None:
 
 @check("an update counts its steps, and logs what it did", "update, measure_update, natural_gradient_step")
 def logged(s: Script) -> Verdict:
-    """An update counts one iteration and the steps of the batch. What it logs by these names is so, within 1 %: of the
+    """An update counts one iteration and the steps of the batch. Of what it logs these are right within 1 %: over the
     whole batch mean_kl and max_kl (old || new), max_ratio, effective_sample_size (the ratios' mean squared by their
-    mean square), clip_fraction, explained_variance (of the targets by the values before the fit) and, where actions
-    are not squashed, entropy. The update begins with a policy that has moved by 0.1 nats, so that directions of the KL
-    are told apart."""
+    mean square), clip_fraction, explained_variance (of the targets by the values before the fit) and, unless actions
+    are squashed, entropy. Its policy has moved by 0.1 nats before, so that directions of the KL are told apart."""
     batch, start = s.batch, moved(s.state.policy, lambda x: kls(x, s.batch).mean() > 0.1)
-    state, mine = s.updated(policy=start)
+    state, mine = s.updated(start=changed(s.state, policy=start))
     pi, kl = state.policy(batch["obs"]), kls(state.policy, batch)
     ratios = torch.exp(pi.log_prob(batch["actions"]) - batch["old_log_probs"]).detach()
     true = dict(mean_kl=kl.mean(), max_kl=kl.max(), max_ratio=ratios.max(), entropy=pi.entropy().mean())
@@ -542,19 +538,15 @@ def independent(s: Script) -> Verdict | None:
     return verdict(wrong, text, "bit for bit")
 
 
-def of_schedule(
-    args: dict[str, Any], planned: int, before: Any, log: dict[str, Any], where: list[str]
-) -> Verdict | None:
-    """Judges what was logged of learning rates after these numbers of steps [n], the first of which is 0. Another
-    schedule differs. It is bad if the first rate is another, or one that should be a quarter is above 70 %."""
+def of_schedule(args: dict[str, Any], planned: int, before: Any, log: dict[str, Any], at: Any) -> Verdict | None:
+    """Judges the learning rates that were logged in iterations `at` [n], before which there were so many steps [n]."""
     share, told = 1 - np.array(before) / planned if args.get("anneal_lr") else np.ones(len(before)), []
     for name in [x for x in ("policy_lr", "value_lr") if x in args and np.isfinite(log.get(x, np.nan)).any()]:
         found = np.array(log[name]) / args[name]
         off = np.nan_to_num(np.abs(found - share))
-        at, many = int(off.argmax()), (off > 0.01).sum()
-        number = (
-            f"{name} {args[name] * found[at]:.3g} {where[at]}, where the arguments say {args[name] * share[at]:.3g}"
-        )
+        i, many = int(off.argmax()), (off > 0.01).sum()
+        number = f"{name} {args[name] * found[i]:.3g} in iteration {at[i]}, where the arguments say "
+        number += f"{args[name] * share[i]:.3g}"
         text = f"The learning rate is not what the arguments say in {many:,} of {len(off):,} cases."
         bad = off[0] > 0.01 or ((found > 0.7) & (share <= 0.25)).any()
         told.append(verdict(many, text, number, BAD if bad else DIFFERS))
@@ -563,38 +555,32 @@ def of_schedule(
 
 @check("learning rates are what the arguments say", "update", after="logged")
 def rates(s: Script) -> Verdict | None:
-    """The rates that an update of a new run returns are those of the arguments, with --anneal-lr times 1 - steps before
-    / planned steps (within 1 % of the first), in the first iteration, after a quarter and three quarters of the
-    training, and in the last. Another schedule differs; it is bad if the first rate is another, or if it should have
-    fallen to a quarter and is above 70 %."""
+    """In the first iteration of a new run, after a quarter and three quarters of its training, and in the last, an
+    update returns the rates of the arguments, with --anneal-lr times 1 - steps before / planned steps (within 1 % of
+    the first). Another schedule differs; it is bad if the first rate is another, or one that should be a quarter is
+    above 70 %."""
     args, new, data, _ = s.new
     if not {"policy_lr", "value_lr"} & vars(args).keys():
         return None
     batch, size = s.module.estimate_advantages(args, new, data), args.num_envs * args.num_steps
-    args = replace(args, **s.known(dict(policy_epochs=1, value_epochs=1)))
+    args = s.with_options(args, policy_epochs=1, value_epochs=1)
     n = planned_steps(dict(args=vars(args))) // size
     done = [0, n // 4, 3 * n // 4, n - 1]
     rows = [s.module.update(args, changed(copied(new), iteration=x, global_step=x * size), batch) for x in done]
     log = {name: [row[name] for row in rows] for name in rows[0]}
-    return of_schedule(vars(args), n * size, [x * size for x in done], log, [f"in iteration {x}" for x in done])
+    return of_schedule(vars(args), n * size, [x * size for x in done], log, done)
 
 
-def fitted(state: Any, name: str) -> Tensor:
-    """Returns what an Adam steps: a network's parameters and, after a policy's, V-MPO's multipliers."""
-    parts = [flat(state, name)]
-    if name == "policy" and hasattr(state, "multipliers"):
-        parts.append(state.multipliers)
-    return torch.cat(parts)
+FITTED = dict(policy=("policy", "multipliers"), value=("value",))  # what an Adam steps; V-MPO alone has multipliers
 
 
 @check("the steps inside updates are Adam's", "update, fit, fit_policy", after="equal_updates minibatches logged")
 def adam(s: Script) -> Verdict | None:
-    """In a new run that counts as a quarter done, three updates of four epochs of one minibatch end within 1 % of
-    the way from where torch.optim.Adam ends along the script's losses (a healthy script: 0.003 %), with the rates
-    that the updates return, and each network's gradient clipped where the arguments say so: to a norm of 0.01, so
-    that the clip acts, and to 1e6, so that it must not. V-MPO's multipliers move with its policy, unclipped, and
-    stay above their least value. The mean loss and gradient norm that the first update logs are those of its
-    steps."""
+    """In a new run that counts as a quarter done, three updates of four epochs of one minibatch end where
+    torch.optim.Adam ends along the script's losses, within 1 % of the way (a healthy script: 0.003 %), at the rates
+    that the updates return. Gradients are clipped where the arguments say so: to a norm of 0.01, so that the clip acts,
+    and to 1e6, so that it must not. V-MPO's multipliers move, too, unclipped, and stay above their least value. The
+    mean loss and gradient norm that the first update logs are those of its steps."""
     args, new, data, _ = s.new
     names = [x for x in ("policy", "value") if {f"{x}_lr", f"{x}_epochs", "num_minibatches"} <= vars(args).keys()]
     if not names:
@@ -602,7 +588,7 @@ def adam(s: Script) -> Verdict | None:
     batch, told = s.module.estimate_advantages(args, new, data), []
     planned, size = planned_steps(dict(args=vars(args))), args.num_envs * args.num_steps
     for most in [0.01, 1e6] if hasattr(args, "max_grad_norm") else [math.inf]:
-        args, start = replace(args, **s.known(dict(max_grad_norm=most))), copied(new)
+        args, start = s.with_options(args, max_grad_norm=most), copied(new)
         start.iteration, start.global_step = planned // (4 * size), planned // (4 * size) * size
         if hasattr(start, "multipliers"):
             start.multipliers[2] = 2 * args.min_multiplier  # the KL is small, so it falls to the least value
@@ -614,7 +600,7 @@ def adam(s: Script) -> Verdict | None:
             logs.append(by_arguments | s.module.update(args, state, thirds[-1]))
             ends.append(copied(state))
         for x in names:
-            mine = [fitted(y, x) - fitted(start, x) for y in (ends[0], ends[2])]
+            mine = [flat(y, *FITTED[x]) - flat(start, *FITTED[x]) for y in (ends[0], ends[2])]
             for eps in (1e-5, 1e-8):
                 way, log = adam_way(s, args, x, start, thirds, [row[f"{x}_lr"] for row in logs], eps)
                 first, last = (((a - b).norm() / b.norm()).nan_to_num(math.inf).item() for a, b in zip(mine, way))
@@ -634,10 +620,11 @@ def adam(s: Script) -> Verdict | None:
 
 
 def adam_way(s: Script, args: Any, name: str, start: Any, batches: list, rates: list, eps: float) -> tuple:
-    """Returns how far torch.optim.Adam takes what an Adam steps in four steps, and in twelve, and what an update should
-    log of the four: the means of the losses and of the gradient's norms, and the share of those that were clipped."""
+    """Returns how far torch.optim.Adam goes in four steps and in twelve, and what an update should log of the four: the
+    mean loss and norm of the gradient, and the share that was clipped."""
     network, loss = copy.deepcopy(getattr(start, name)), getattr(s.module, f"{name}_loss")
-    multipliers = fitted(start, name)[len(flat(start, name)) :].requires_grad_()  # none but V-MPO's
+    begun = flat(start, *FITTED[name])
+    multipliers = begun[len(flat(start, name)) :].clone().requires_grad_()  # none but V-MPO's
     # A script with one clip alone (TRPO+: the value network's; REINFORCE: the policy's) calls it grad_clip.
     of_value = name == "value" and hasattr(args, "value_grad_clip")
     clips = getattr(args, "value_grad_clip" if of_value else "grad_clip", True)
@@ -658,7 +645,7 @@ def adam_way(s: Script, args: Any, name: str, start: Any, batches: list, rates: 
         losses.append([value.item(), norm.item(), float(norm > most)])
         optimizer.step()
         multipliers.data.clamp_(min=getattr(args, "min_multiplier", 0.0))
-        ways.append(torch.cat([lab.flat_parameters(network), multipliers.detach()]) - fitted(start, name))
+        ways.append(torch.cat([lab.flat_parameters(network), multipliers.detach()]) - begun)
     means = np.mean(losses[:4], 0)
     return [ways[3], ways[11]], {f"{name}_{x}": y for x, y in zip(("loss", "grad_norm", "grads_clipped"), means)}
 
@@ -666,14 +653,14 @@ def adam_way(s: Script, args: Any, name: str, start: Any, batches: list, rates: 
 @check("the policy's step is a natural gradient's", "natural_gradient_step, conjugate_gradient, fisher_vector_product")
 def natural_step(s: Script) -> Verdict | None:
     """With Fisher products over all states and 100 steps of conjugate gradient, the step x of an update solves
-    (F + damping) x = g up to its length: the cosine of both sides is 0.95 or more. Its whole length, before the line
-    search, is such that x (F + damping) x / 2 is the KL that is allowed, within 5 % (half-way through a schedule from
-    0.01 to 0.03, where there is one). That no such step is accepted is bad."""
+    (F + damping) x = g up to its length: the cosine of both sides is 0.95 or more. Before the line search,
+    x (F + damping) x / 2 is the KL that is allowed, within 5 % (half-way through a schedule from 0.01 to 0.03, where
+    there is one). An update without a step is bad."""
     if not s.option("max_kl") or not hasattr(s.args, "cg_damping"):
         return None
-    few = dict(fisher_fraction=1.0, cg_steps=100, max_kl=0.01, max_kl_final=0.03)
-    args, policy, planned = s.with_options(**few), s.state.policy, planned_steps(dict(args=vars(s.args)))
-    after, log = s.updated(args, global_step=planned // 2)
+    args = s.with_options(fisher_fraction=1.0, cg_steps=100, max_kl=0.01, max_kl_final=0.03)
+    policy, planned = s.state.policy, planned_steps(dict(args=vars(s.args)))
+    after, log = s.updated(args, changed(s.state, global_step=planned // 2))
     step = flat(after, "policy") - flat(s.state, "policy")
     if not step.any():
         text = "With exact Fisher products and 100 steps of conjugate gradient, the line search accepts no step."
@@ -682,7 +669,7 @@ def natural_step(s: Script) -> Verdict | None:
     old = Independent(Normal(new.mean.detach(), new.stddev.detach()), 1)
     slope = torch.autograd.grad(kl_divergence(old, new).mean(), ps, create_graph=True)
     product = gradient(torch.cat([x.flatten() for x in slope]) @ step, policy) + args.cg_damping * step
-    found = cosine(product, gradient(-s.module.policy_loss(args, policy(s.batch["obs"]), s.batch), policy))
+    found = cosine(product, policy_gradient(s, policy, args))
     allowed = 0.01 + (planned // 2) / planned * 0.02 * hasattr(args, "max_kl_final")
     length = (product @ step / 2).item() / log.get("line_search_step", 1.0) ** 2 / allowed
     number = f"cosine {found:.3f}; {length:.3g} of the KL that is allowed"
