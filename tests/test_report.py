@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import runpy
 import shutil
 import subprocess
 import sys
@@ -28,6 +29,26 @@ def judge(name, columns=None, saved=None, rows=(), args=None, n=40, **parts):
     run.rows, run.given = lambda _: list(rows), {}
     vars(run).update(parts)
     return CHECKS[name](run)
+
+
+def test_the_reference_is_made_of_runs(tmp_path):
+    """Returns of the episodes that ended in each 20,480 steps: by hand for two runs, and beside other environments."""
+    for seed, episodes in ((1, 1), (2, 3)):
+        folder = tmp_path / f"seed{seed}"
+        folder.mkdir()
+        args = dict(env_id="Hopper-v5", seed=seed, runs_dir=f"{seed}", gamma=0.99)
+        config = dict(algo="ppo", args=args, script="0" * 64, versions={})
+        (folder / "config.json").write_text(json.dumps(config))
+        rows = [(10_240, "", 0), (20_480, 4, 1), (30_720, 8, 1), (40_960, 12, episodes), (51_200, 99, 1)]
+        lines = ["global_step,episodic_return,episodes", *(",".join(map(str, row)) for row in rows)]
+        (folder / "progress.csv").write_text("\n".join([*lines, ""]))
+    (tmp_path / "reference.json").write_text('{"Ant-v5": 1, "Hopper-v5": 2}')
+    make = runpy.run_path(ROOT / "figures" / "report" / "reference.py")["main"]
+    make([str(tmp_path / "seed1"), str(tmp_path / "seed2")], tmp_path / "reference.json")
+    found = json.loads((tmp_path / "reference.json").read_text())
+    assert found["Ant-v5"] == 1 and found["Hopper-v5"]["returns"] == [[4, 10], [4, 11]]
+    of = {name: found["Hopper-v5"][name] for name in ("seeds", "untrained", "kind")}
+    assert of == dict(seeds=[1, 2], untrained=[4, 4], kind=dict(algo="ppo", gamma=0.99))
 
 
 def test_it_learned():

@@ -5,6 +5,7 @@ import importlib.util
 import io
 import json
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -127,6 +128,18 @@ def test_the_schedule_and_the_end_are_those_of_the_training(trained):
     has_step = load("recorded").has_step
     assert not has_step(checkpoint)  # its learning rate has come down to 0
     assert has_step(checkpoint._replace(run=trained / "run_pendulum"))
+
+
+def test_the_rooms_file_is_put_together(trained, tmp_path):
+    """A diagnostic's numbers, the norms of both gradients, and how far Adam's eps shortens the critic's step."""
+    run, script = trained / "run_hopper", runpy.run_path(ROOT / "figures" / "sb3" / "collect.py")
+    load("trust_region").main([str(run), "--heldout-pairs", "300", "--jobs", "1", "--out", str(tmp_path)])
+    row, *_, log = script["collect"](run, tmp_path)
+    [measured] = [json.loads(x) for x in (tmp_path / "trust_region.jsonl").read_text().splitlines()][:1]
+    assert row["iteration"] == measured["iteration"] and row["heldout"]["max_kl"] == measured["heldout"]["max_kl"][0]
+    joint = np.hypot(row["policy_grad_norm"], row["value_grad_norm"])
+    assert row["grad_norm"] == pytest.approx(joint, rel=0.05) and row["grad_norm"] > 0.5 and row["grads_clipped"] > 0
+    assert 0.3 < row["critic_step"] < 1 and all(np.isfinite(y) for _, y in log["returns"])
 
 
 def test_folder_of_the_zoo(trained, tmp_path, capsys):
