@@ -370,8 +370,9 @@ def draw_against_pairs(axis: Axes, runs: list[tuple[dict, dict, list]], estimate
     # Panels share their axis and are drawn one after another, so what an earlier one needed stays.
     lowest = [0.0, axis.dataLim.y0 - 0.03] + ([] if axis.get_autoscaley_on() else [axis.get_ylim()[0]])
     axis.set(xscale="log", ylim=(min(lowest), 1.02))
-    axis.tick_params(axis="x", which="minor", labelbottom=False)  # Their labels would overlap,
-    if len(sizes := [*dict.fromkeys(K for _, row, _ in runs for K in row["pairs"])]) <= 3:  # as would those of more.
+    axis.tick_params(axis="x", which="minor", labelbottom=False)  # Their labels would overlap.
+    sizes = sorted({K for _, row, _ in runs for K in row["pairs"]})
+    if len(sizes) <= 3:  # The labels of more would overlap, too.
         axis.set_xticks(sizes, [f"{K:,}" for K in sizes])
 
 

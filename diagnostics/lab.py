@@ -295,7 +295,7 @@ def load_script(path: Path) -> Any:
 
 
 def training_state(checkpoint: Checkpoint) -> tuple[Any, Any, Any]:
-    """Returns script, arguments and state of a checkpoint as training goes on, with its episodes, statistics live."""
+    """Returns the script, arguments and state with which training goes on from a checkpoint, in its own episodes."""
     script, config = load_script(checkpoint.script), read_config(checkpoint.run)
     saved = script.load_checkpoint(checkpoint.path)
     args = script.Args(**saved["args"] | dict(env_id=config["args"]["env_id"]))  # the one that read_config looked at
@@ -392,7 +392,7 @@ class OneEpisode(gym.Wrapper):
 
 def play(checkpoint: Checkpoint, seed: tuple[int, ...], first: int, last: int, parameters: Any = None) -> list[tuple]:
     """Plays complete episodes of the policy, or with these parameters [P], from the seeds (*seed, first) to (*seed,
-    last - 1), which fix reset and noise whatever the policy is. Returns each raw undiscounted return, and length."""
+    last - 1). A seed fixes reset and noise, whatever the policy is. Returns each episode's raw return and length."""
     script, args, state = frozen_state(checkpoint)
     if parameters is not None:
         nn.utils.vector_to_parameters(torch.from_numpy(parameters), state.policy.parameters())
