@@ -5,7 +5,6 @@ change along the step that the algorithm takes from few or from many pairs, and 
     python diagnostics/landscape.py runs/Hopper-v5__ppo__seed1 --checkpoints 300 --surfaces
     python diagnostics/landscape.py runs/Hopper-v5__ppo__seed1 --checkpoints 300 --concentration 2000 20_000 100_000
     python diagnostics/landscape.py runs/Hopper-v5__ppo__seed1 --checkpoints 300 --grid 4 --surfaces  # a first look
-    python diagnostics/landscape.py runs/Hopper-v5__ppo__seed[123] --checkpoints 150 300 --out results
 
 --surfaces draws Fig. 6, 7 and 13 to 18 of "A Closer Look at Deep Policy Gradients" (CL; Ilyas et al. 2020,
 https://arxiv.org/abs/1811.02553) and Fig. 7, 8 and 17 to 25 of its first version (TPG;
@@ -287,8 +286,7 @@ def surrogate_and_reward(rows: list[dict[str, Any]]) -> list[Surface]:
 def concentrations(rows: list[dict[str, Any]]) -> list[Surface]:
     """Returns the reward's surface from each number of pairs at a point, as means over the rows of several runs (CL
     Fig. 5, 19, 20)."""
-    surfaces = []
-    norm = np.mean([row["step_norms"][str(row["step_pairs"][0])] for row in rows])
+    surfaces, norm = [], np.mean([row["step_norms"][str(row["step_pairs"][0])] for row in rows])
     for pairs in rows[0]["concentration"]:
         heights = {}
         for row in rows:
@@ -305,8 +303,8 @@ def draw_surfaces(lines: list[lab.Line], surfaces_of: Callable, path: Path) -> N
     cells = lab.gather(lines, "iteration")
     columns = len(surfaces_of(cells[0][1]))
     figure = Figure((3.6 * columns, 3.6 * len(cells)), layout="constrained")
-    style = dict(projection="3d", computed_zorder=False)  # so that lines are drawn over the surface
-    axes = figure.subplots(len(cells), columns, squeeze=False, subplot_kw=style)
+    in_3d = dict(projection="3d", computed_zorder=False)  # so that lines are drawn over the surface
+    axes = figure.subplots(len(cells), columns, squeeze=False, subplot_kw=in_3d)
     for panels, (style, rows) in zip(axes, cells):
         surfaces = surfaces_of(rows)
         of_runs = f" (mean of {len(rows)} runs)" if len(rows) > 1 else ""
@@ -323,12 +321,11 @@ def draw_surface(axis: Any, surface: Surface, low: float, high: float) -> None:
     ticks = sorted({a for a, _ in surface.heights})
     x, y = np.meshgrid(ticks, ticks, indexing="ij")
     z = np.array([[surface.heights[a, b] for b in ticks] for a in ticks])
-    look = dict(cmap="viridis", vmin=low, vmax=high, edgecolor="0.25", linewidth=0.3)
-    axis.plot_surface(x, y, z, rstride=1, cstride=1, **look)
+    axis.plot_surface(x, y, z, rstride=1, cstride=1, cmap="viridis", vmin=low, vmax=high, edgecolor="0.25", lw=0.3)
     lift = 0.01 * (high - low)  # above the surface, which would hide half of the line
     axis.plot(ticks, [0] * len(ticks), z[:, 0] + lift, color="red", linewidth=2, label="along the step")
-    axis.plot(0, 0, z[0, 0] + lift, "o", color="black", linestyle="none", markersize=5, label="the checkpoint")
-    look = dict(color="red", markeredgecolor="black", linestyle="none", markersize=6)
+    axis.plot(0, 0, z[0, 0] + lift, "o", color="black", markersize=5, label="the checkpoint")
+    look = dict(color="red", markeredgecolor="black", markersize=6)
     axis.plot(1, 0, z[ticks.index(1), 0] + lift, "D", label="the whole step", **look)
     axis.set_zlim(low, high + 2 * lift)
     axis.view_init(elev=28, azim=-125)
