@@ -192,9 +192,8 @@ def draw_over_training(lines: list[lab.Line], path: Path) -> None:
         for axis, (name, title) in zip(panels, TARGETS.items()):
             errors = [mean_error(row[f"{where}_{name}"]) for _, rows in lines for row in rows]
             heights += [x["mean"] for x in errors]
-            if where == "heldout" and labels == len(
-                lines
-            ):  # On a batch, a few episodes' interval would flatten the rest.
+            # On a batch, the interval of a few episodes would flatten the rest.
+            if where == "heldout" and labels == len(lines):
                 heights += [y for x in errors for y in x["interval"] or ()]
             lab.draw_runs(axis, lines, "iteration", lambda row, key=f"{where}_{name}": mean_error(row[key]), apart)
             if name == "released":
