@@ -43,9 +43,7 @@ from torch import nn
 @dataclass(frozen=True)
 class Args:
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional]  # run folders, all of one environment
-    checkpoints: (
-        tuple[int, ...] | Literal["all"]
-    ) = ()  # default: 0 150 300 450, or else four from the first to the last
+    checkpoints: tuple[int, ...] | Literal["all"] = ()  # default: 0 150 300 450, or else four from first to last
     repeats: int = 100  # steps from each checkpoint
     rewards: int = 0  # measure, instead, what so many updates from each checkpoint do to the reward; 20 tell much
     step_pairs: tuple[int, ...] = ()  # with --rewards: pairs of an update, in whole segments; default: as in training

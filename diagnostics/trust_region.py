@@ -98,8 +98,8 @@ def step_size(policy: Callable, value: Callable | None, batch: dict[str, Tensor]
 
         ratio = pi(a|s) / pi_old(a|s),    KL(pi_old(.|s) || pi(.|s)) in nats,
 
-    and the churn (Tang & Berseth 2024): how far the mean action and V have moved on
-    these states, in standard deviations of the actions and of V over the batch."""
+    and the churn (Tang & Berseth 2024): how far the mean action and V have moved on these states, in standard
+    deviations of the actions and of V over the batch."""
     old, new = Independent(Normal(batch["old_means"], batch["old_stds"]), 1), policy(batch["obs"])
     ratios = torch.exp(new.log_prob(batch["actions"]) - batch["old_log_probs"])
     kls = kl_divergence(old, new)
