@@ -21,7 +21,6 @@ ENVIRONMENTS = {  # Some of these texts are Python's and Gymnasium's.
     "environments:Unbounded-v0 --tanh --bound-action tanh": "finite bounds",  # only scripts with --tanh squash
     "environments:Huge-v0 --tanh --bound-action tanh": "finite bounds",
     "environments:Short-v0": "must be an array of shape (2,), not [0.]",
-    "environments:ColumnStep-v0": "must be an array of shape (2,), not [[0.]",
     "environments:SixValues-v0": "too many values to unpack",
     "environments:TwoRewards-v0": "a reward must be a number, not [1. 1.]",
     "environments:ListObs-v0": "must be an array of shape (1,), not [1.0]",

@@ -10,19 +10,7 @@ import lab
 import numpy as np
 import pytest
 import torch
-from conftest import (
-    ROOT,
-    assert_same,
-    checkpoints,
-    contents,
-    flags_of,
-    iterate,
-    last_line,
-    load,
-    progress,
-    settings_of,
-    skip_without_compiler,
-)
+from conftest import ROOT, assert_same, checkpoints, contents, flags_of, iterate, last_line, load, progress, settings_of
 from torch._dynamo.utils import counters
 
 
@@ -55,8 +43,7 @@ SCHEDULE = "    args = replace(args, clip_eps=torch.tensor(args.clip_eps * lr_fr
 
 
 @pytest.mark.xdist_group("compiled")
-def test_a_schedule_as_contributing_shows_it_is_compiled_once_for_each_network(edited, monkeypatch):
-    skip_without_compiler()
+def test_a_schedule_as_contributing_shows_it_is_compiled_once_for_each_network(edited, monkeypatch, compiler):
     assert SCHEDULE.strip() in (ROOT / "CONTRIBUTING.md").read_text()
     script = edited((RATES, SCHEDULE + RATES))
     args, state = begun(script, "ppo", compile=True)
@@ -76,8 +63,7 @@ def test_a_schedule_as_contributing_shows_it_is_compiled_once_for_each_network(e
 
 
 @pytest.mark.xdist_group("compiled")
-def test_reinforce_is_compiled_once_for_batches_of_all_sizes(edited):
-    skip_without_compiler()
+def test_reinforce_is_compiled_once_for_batches_of_all_sizes(edited, compiler):
     script = edited(algo="reinforce")
     args, state = begun(script, "reinforce", compile=True, num_minibatches=1, policy_epochs=1)
     torch.compiler.reset()

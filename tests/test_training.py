@@ -23,7 +23,6 @@ from conftest import (
     last_line,
     load,
     progress,
-    skip_without_compiler,
     start,
 )
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -129,40 +128,21 @@ WITH_EPISODES = [algo for algo in ALGOS if algo != "reinforce"]  # whose iterati
 
 
 @pytest.mark.parametrize("algo", WITH_EPISODES)
-@pytest.mark.parametrize("sign", ["observation", "return"])
-def test_an_episode_that_cannot_be_repeated_is_noted_and_a_new_one_begins(algo, sign, tmp_path, capsys):
-    """Either the environments pay more by then, or the checkpoint expects another observation."""
-    earlier = "environments:Curriculum-v0" if sign == "return" else "environments:Clock-v0"
-    script, args, state = start(algo, env_id=earlier, num_envs=2, num_steps=8)
+@pytest.mark.parametrize("expected", ["raw_obs", "episode_return"])
+def test_an_episode_that_cannot_be_repeated_is_noted_and_a_new_one_begins(algo, expected, tmp_path, capsys):
+    script, args, state = start(algo, env_id="environments:Clock-v0", num_envs=2, num_steps=8)
     iterate(script, args, state)
     (tmp_path / "checkpoints").mkdir()
     script.save_checkpoint(args, tmp_path, state)
     checkpoint = script.load_checkpoint(checkpoints(tmp_path)[0])
-    if sign == "observation":
-        checkpoint["workers"][0]["raw_obs"] += 1  # not what the environment will return
+    checkpoint["workers"][0][expected] += 1  # not what the environment will return
     script.restore(state := script.State(args), checkpoint)
-    assert set(capsys.readouterr().err.splitlines()) == {
-        "reset(seed=...) does not repeat an unfinished episode; a new one begins"
-    }
-    lost = [worker.obs is None for worker in state.workers]
-    assert lost == ([True, False] if sign == "observation" else [True, True])
-    assert state.inexact_resumes == [1] * sum(lost)
-    assert [len(worker.actions) for worker in state.workers] == [0 if x else 3 for x in lost]
+    [line] = capsys.readouterr().err.splitlines()
+    assert line == "reset(seed=...) does not repeat an unfinished episode; a new one begins"
+    assert [(worker.obs is None, len(worker.actions)) for worker in state.workers] == [(True, 0), (False, 3)]
+    assert state.inexact_resumes == [1]
     script.save_checkpoint(args, tmp_path, state)  # The report can read of it there.
     assert script.load_checkpoint(checkpoints(tmp_path)[0])["inexact_resumes"] == state.inexact_resumes
-
-
-def test_a_checkpoint_without_unfinished_episodes_can_be_continued(runs):
-    """Imported agents have none."""
-    script, flags = load("ppo"), flags_of("ppo", run_name="a", checkpoint_every=1)
-    script.main(flags)
-    *_, second, last = checkpoints(runs / "runs" / "a")
-    imported = torch.load(second, weights_only=True)
-    del imported["workers"]
-    torch.save(imported, second)
-    last.unlink()
-    script.main(flags)
-    assert last.exists()
 
 
 @pytest.mark.parametrize("algo", ALGOS)
@@ -245,9 +225,8 @@ def test_a_run_that_is_stopped_and_killed_continues_to_the_same_bits(runs):
 
 
 @pytest.mark.xdist_group("compiled")  # the worker that compiles these updates anyway
-def test_compiled_iterations_are_repeated_to_the_same_bits_in_another_process(runs):
+def test_compiled_iterations_are_repeated_to_the_same_bits_in_another_process(runs, compiler):
     """By what the diagnostics call; of many settings, too, in one process."""
-    skip_without_compiler()
     for name, hidden in (("a", "4"), ("b", "5")):
         small = dict(compile=True, policy_hidden=hidden, value_hidden=hidden, num_steps=64, total_timesteps=256)
         subprocess.run(command("ppo", flags_of("ppo", run_name=name, checkpoint_every=1, **small)), check=True)
