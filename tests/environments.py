@@ -24,22 +24,6 @@ class Clock(gym.Env):
         return np.array([float(self.steps)]), float(self.steps), False, False, {}
 
 
-class Closing(Clock):
-    """A Clock that counts how often it was closed, and can be interrupted at a step, as by Ctrl-C."""
-
-    closed, interrupted_at, all_steps = 0, None, 0
-
-    def step(self, action):
-        Closing.all_steps += 1
-        if Closing.all_steps == Closing.interrupted_at:
-            raise KeyboardInterrupt
-        return super().step(action)
-
-    def close(self):
-        Closing.closed += 1
-        Closing.all_steps = 0
-
-
 class Strict(Clock):
     """A Clock that refuses actions outside its space, as many environments do."""
 
@@ -50,9 +34,6 @@ class Strict(Clock):
 
 class Odd(Clock):
     """A Clock whose step returns something else than Gymnasium asks for."""
-
-    def __init__(self, change):
-        self.change = change
 
     def step(self, action):
         return self.change(*super().step(action))
@@ -110,7 +91,6 @@ gym.register("Bandit-v0", Bandit)
 gym.register("Timed-v0", lambda: TimeAwareObservation(gym.make("Hopper-v5")))
 gym.register("Endless-v0", Clock)
 gym.register("Clock-v0", Clock, max_episode_steps=5)
-gym.register("Closing-v0", Closing, max_episode_steps=5)
 # Bounds between which float32 has other numbers than float64.
 narrow = lambda dtype: gym.spaces.Box(-0.1, 0.7, (2,), dtype)
 gym.register("Strict-v0", Strict, max_episode_steps=5, kwargs=dict(action_space=narrow(np.float32)))
@@ -131,7 +111,6 @@ gym.register("NanReward-v0", lambda: TransformReward(Clock(), nan_at_600))
 # Clocks with other spaces, of actions and of observations.
 ACTIONS = dict(
     Unbounded=gym.spaces.Box(-np.inf, np.inf, (2,)),
-    Huge=gym.spaces.Box(-np.finfo(np.float32).max, np.finfo(np.float32).max, (2,)),
     Uneven=gym.spaces.Box(np.array([-0.4, 0.0], np.float32), np.array([0.4, 3.0], np.float32)),
     Int8=gym.spaces.Box(-100, 100, (2,), np.int8),
     Wide=gym.spaces.Box(-300, 300, (2,)),

@@ -112,14 +112,6 @@ def test_explained_variance_is_that_of_the_targets_whatever_becomes_of_the_advan
     assert abs(batch["advantages"].std() - 1) < 1e-3 < abs((targets - values).std() - 1)
 
 
-def test_printing_in_a_loss_works_uncompiled(edited, capsys):
-    loss = "    surrogate = torch.minimum("
-    script = edited((loss, f'    print("ratio", ratios.mean().item())\n{loss}'))
-    args, state = begun(script, "ppo")
-    iterate(script, args, state)
-    assert capsys.readouterr().out.startswith("ratio 1.0")
-
-
 RECIPES = (ROOT / "algos" / "recipes.md").read_text()
 
 
