@@ -11,8 +11,8 @@ class Clock(gym.Env):
     observation_space = gym.spaces.Box(-np.inf, np.inf, (1,), np.float64)
     action_space = gym.spaces.Box(-1, 1, (2,))
 
-    def __init__(self, **spaces):
-        vars(self).update(spaces)
+    def __init__(self, **given):  # spaces, or what a subclass needs
+        vars(self).update(given)
 
     def reset(self, seed=None, options=None):
         super().reset(seed=seed)
