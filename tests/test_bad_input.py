@@ -151,7 +151,6 @@ SENTENCES = [
     ("gradient", "ppo --pairs 1", "--pairs 1: must lie between 2 and"),
     ("baselines", "reinforce --out .", "no value network"),
     ("baselines", "ppo --value-pairs 9", "--value-pairs 9: must lie between 10 and"),
-    ("steps", "chain --checkpoints 6", "cannot measure 6; there are checkpoints 0 1 2 3 4 5"),
     ("steps", "ppo --rewards 1", "--rewards 1: must be 2 or more"),
     ("steps", "ppo --step-pairs 64", "--step-pairs: needs --rewards"),
     ("landscape", "ppo --grid 1", "--grid 1: must lie between 2 and"),
