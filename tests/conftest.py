@@ -202,7 +202,9 @@ def last_line(capsys, status, call, *arguments):
     return capsys.readouterr().err.splitlines()[-1]
 
 
-def skip_without_compiler():
+@pytest.fixture(scope="session")
+def compiler():
+    """Skips a test where torch.compile does not work."""
     try:
         torch.compile(torch.neg, options={"cpp_wrapper": True})(torch.zeros(2))
     except Exception:

@@ -21,16 +21,6 @@ def test_the_page_is_what_its_template_the_script_and_the_numbers_give():
     assert details.render() == PAGE and "{{" not in PAGE  # else: python figures/details/write.py
 
 
-def test_a_line_is_found_in_its_function_and_nowhere_else():
-    source = details.SCRIPT.read_text().splitlines()
-    for name, text in (("value_loss", "torch.maximum(losses"), ("step", "m_hat / (v_hat.sqrt()")):
-        number = int(re.fullmatch(r"\[line (\d+)\]\(ppo\.py#L\1\)", details.line(name, text))[1])
-        assert text in source[number - 1]
-    for name, text in (("policy_loss", "torch.maximum(losses"), ("value_loss", "losses")):  # in another, in several
-        with pytest.raises(AssertionError, match="and not in one"):
-            details.line(name, text)
-
-
 def test_the_flags_of_the_nine_have_the_numbers_of_their_sections_in_ppo():
     sections = re.split(r"^### \d+\. .*$", PAGE, flags=re.MULTILINE)[1:]
     source = details.SCRIPT.read_text()

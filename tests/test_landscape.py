@@ -92,7 +92,7 @@ def test_paired_change_by_hand():
     assert load("landscape").paired_change([1, 1, 1], [1, 1, 1])["pairing"] is None
 
 
-def test_the_picture_has_the_tested_intervals_of_a_run_and_the_mean_of_several(known, tmp_path, figures):
+def test_the_picture_has_the_tested_intervals(known, tmp_path, figures):
     module, flags = load("landscape"), "--checkpoints 0 --jobs 1 --grid 3 --reward-pairs 100 --step-pairs 64".split()
     module.main([str(known / "chain"), "--out", str(tmp_path), *flags])
     [row], [of_reward, _] = rows(tmp_path, "landscape"), figures["landscape.png"].axes
@@ -101,10 +101,6 @@ def test_the_picture_has_the_tested_intervals_of_a_run_and_the_mean_of_several(k
     np.testing.assert_allclose(line.get_ydata(), [x["mean"] for x in changes])
     bars = [segment[:, 1] for x in of_reward.collections for segment in x.get_segments()]
     assert all(np.isclose(bars, x["interval"]).all(1).any() for x in changes)
-    module.main([str(known / "chain"), str(known / "chain2"), "--labels", "A", "A", "--out", str(tmp_path), *flags])
-    ends = [module.along(x, 64, "step")[-1]["change"]["mean"] for x in rows(tmp_path, "landscape")]
-    line = next(x for x in figures["landscape.png"].axes[0].lines if x.get_label() == "along the step, A")
-    assert line.get_ydata()[-1] == pytest.approx(np.mean(ends))
 
 
 def test_surfaces_have_the_points_of_the_lines_and_one_scale(known, tmp_path, figures):

@@ -5,7 +5,7 @@ import copy
 import numpy as np
 import pytest
 import torch
-from conftest import ALGOS, copied, flat, iterate, load, skip_without_compiler, start
+from conftest import ALGOS, copied, flat, iterate, load, start
 from torch import nn
 from torch.distributions import Normal
 
@@ -169,9 +169,8 @@ def test_environment_gets_the_bounded_action_and_the_batch_the_one_drawn(algo, b
 # compile the same source with other losses. In one worker, which compiles the value network's fit once.
 @pytest.mark.xdist_group("compiled")
 @pytest.mark.parametrize("algo", ["ppo", "trpo", "vmpo", "reinforce"])
-def test_compiled_update_is_the_eager_one(algo):
+def test_compiled_update_is_the_eager_one(algo, compiler):
     """Within 1e-3 of the largest change of a parameter; 2e-5 was measured, for PPO and TRPO."""
-    skip_without_compiler()
     torch.compiler.reset()
     small = dict(policy_hidden=(4,), num_steps=64, total_timesteps=192)
     small |= {} if algo == "reinforce" else dict(value_hidden=(4,))

@@ -52,13 +52,6 @@ def test_a_command_of_the_index_is_accepted(command, monkeypatch, tmp_path):
     assert len(tyro.cli(load(diagnostic).Args, args=[*options, *passed_on, "--", "RUN"]).runs) == 1
 
 
-def test_experiments_about_surfaces_measure_them():
-    """The default of landscape.py is lines."""
-    for name in ("surfaces", "surfaces-humanoid", "landscapes"):
-        calls = [x.split() for x in papers.EXPERIMENTS[name].results if x.startswith("landscape")]
-        assert calls and all({"--surfaces", "--concentration"} & {*x} for x in calls), name
-
-
 # What is published can be made ---------------------------------------------------------------------------------------
 
 

@@ -8,7 +8,6 @@ from unittest.mock import patch
 
 import claims
 import estimates
-import gymnasium
 import numpy as np
 import pages
 import papers
@@ -224,37 +223,6 @@ def test_three_runs_are_a_test_where_they_stand_after_holm():
     assert claims.overall(dict(Hopper=cells[1])) == claims.FEW
 
 
-def test_what_clipping_is_worth_at_the_best_rates(monkeypatch):
-    """The first half of the seeds is best at another rate than the second, so each counts where the other is best."""
-    ten = np.linspace(-90, 90, 10)
-    made_up = {f"PPO-unclipped-{x}": np.where(x == "6e-5", 700.0, -100) + ten for x in clipping.RATES}
-    for rate, first, second in zip(clipping.RATES, (0, 3000, 1000, 0), (0, 2000, 4000, -500)):
-        made_up[f"PPO-{rate}"] = np.where(ten < 0, first, second) + ten
-    for twice in (False, True):
-        again = {x: np.append(y, y) if twice else y for x, y in made_up.items()}
-        monkeypatch.setattr(Runs, "of", lambda self, place, again=again: again)
-        assert clipping.at_best("Hopper").mean == pytest.approx((1000 + 2000) / 2 - 700)
-
-
-def test_the_spread_of_updates_and_the_share_that_harms(monkeypatch):
-    """Of updates whose true changes are normal with a mean of 6 and a standard deviation of 12, measured with noise."""
-    rng, made_up = np.random.default_rng(1), []
-    for k, iteration in enumerate(3 * [150, 300, 450]):
-        x = rng.normal(0, 12, 20) + rng.normal(6, 10, 20)
-        uneven = x + (-1000 if iteration == 150 else 1000)
-        for agent, y, noise in (("PPO", x, 10.0), ("TRPO", x, 90.0), ("PPO-M", uneven, 10.0)):
-            at = dict(agent=agent, iteration=iteration, run_seed=k // 3, step_pairs=2048, noise=noise)
-            made_up.append(at | dict(changes=[dict(mean=z) for z in y]))
-    monkeypatch.setattr(steps, "measured", lambda path: made_up)
-    scatter = steps.scatter.__wrapped__
-    found = scatter("Hopper", "PPO", 2048)
-    for name, true in dict(spread=12, harmful=stats.norm.cdf(-6 / 12)).items():
-        low, high = found[name]["interval"]
-        assert low <= true <= high and high - low < true, name
-    assert set(scatter("Hopper", "TRPO", 2048)) == {"spread"}  # noise explains more than all
-    assert scatter("Hopper", "PPO-M", 2048)["harmful_at_each"]["mean"] == pytest.approx(1 / 3)
-
-
 NO_SETTING = "compile", "squash_action", "bound_action", "value_grad_clip"  # which some scripts did not have
 
 
@@ -323,13 +291,3 @@ def test_the_copies_without_a_baseline_make_advantages_of_returns(algo, agent, r
     np.testing.assert_allclose(batch["advantages"], expected, rtol=1e-5)
     assert torch.equal(batch["value_targets"], batch["advantages"])
     assert experience["terminations"].any() and not experience["terminations"][-1]  # both kinds of end
-
-
-def test_humanoid_without_contact_forces():
-    runpy.run_path(FIGURES / "reward" / "noforce.py")
-    ours, plain_one = (gymnasium.make(x).unwrapped for x in ("HumanoidNoForce-v4", "Humanoid-v4"))
-    observations = [env.reset(seed=0)[0] for env in (ours, plain_one)]
-    for _ in range(60):
-        observations = [env.step(np.zeros(17))[0] for env in (ours, plain_one)]
-    assert observations[1][-84:].any() and not observations[0][-84:].any()
-    np.testing.assert_array_equal(*(x[:-84] for x in observations))

@@ -228,16 +228,6 @@ def test_the_best_rate_of_each_setting_is_kept_and_drawn_in_histograms(write, ag
     assert "--best-of policy_rate: no argument of these runs" in refused(capsys, aggregate, "--best-of", "policy_rate")
 
 
-def test_pairs_say_what_else_they_have_and_long_legends_are_not_drawn(write, aggregate, figures, tmp_path):
-    for clip, rate in product((True, False), range(1, 8)):
-        write(1.0 * clip, value_clip=clip, policy_lr=rate / 1e4)
-    aggregate("--paired")
-    rows = [x for x in (tmp_path / "out" / "rewards.md").read_text().splitlines() if "| value-clip |" in x]
-    assert len(set(rows)) == 7 and "| both have |" in (tmp_path / "out" / "rewards.md").read_text()
-    [axis] = figures["rewards.png"].axes
-    assert len(axis.lines) == 14 and axis.get_legend_handles_labels() == ([], [])
-
-
 def test_aai_and_acli(write, aggregate, tmp_path):
     """Of IM's Table 2, and what they are where nothing differs, which is simulated."""
     levels, rng = {"PPO": 3292, "PPO-M": 2735, "TRPO": 2791, "TRPO+": 3050}, np.random.default_rng(0)

@@ -6,7 +6,7 @@ import lab
 import numpy as np
 import pytest
 import torch
-from conftest import flat, last_line, load
+from conftest import flat, load
 from environments import Chain
 from problems import checkpoint_of, expected_return, policy_of, rows
 
@@ -104,13 +104,3 @@ def test_an_update_from_more_pairs_has_the_learning_rate_of_training(run, monkey
         load("steps").take_update(checkpoint, (0,), num_envs, 64)
     left = 1 - 3 * 64 / 384
     assert seen == [(left, 1, 64), (left, 1, 6400)]  # a script may count in the batches of its arguments
-
-
-def test_steps_are_measured_where_there_are_some(run, tmp_path, capsys):
-    flags = [str(run), "--out", str(tmp_path), "--jobs", "1", "--repeats", "3"]
-    for checkpoints, expected in (([], [0, 2, 3, 5]), (["all"], [0, 1, 2, 3, 4, 5]), (["2"], [2])):
-        load("steps").main(flags + (["--checkpoints", *checkpoints] if checkpoints else []))
-        lines = [line for line in capsys.readouterr().out.splitlines() if "cosine" in line]
-        assert [int(line.split("iteration ")[1].split(":")[0]) for line in lines] == expected
-    line = last_line(capsys, 2, load("steps").main, [*flags, "--checkpoints", "6"])
-    assert "cannot measure 6; there are checkpoints 0 1 2 3 4 5" in line
