@@ -84,10 +84,25 @@ class Bandit(Chain):
         return obs, reward, True, False, {}
 
 
+class Single(Bandit):
+    """A Bandit of which there is one, as behind a port."""
+
+    opened = False
+
+    def __init__(self):
+        super().__init__()
+        assert not Single.opened, "Address already in use"
+        Single.opened = True
+
+    def close(self):
+        Single.opened = False
+
+
 # A time limit that meets episodes in every iteration.
 gym.register("BriefAnt-v0", "gymnasium.envs.mujoco.ant_v5:AntEnv", max_episode_steps=20)
 gym.register("Chain-v0", Chain)
 gym.register("Bandit-v0", Bandit)
+gym.register("Single-v0", Single)
 gym.register("Timed-v0", lambda: TimeAwareObservation(gym.make("Hopper-v5")))
 gym.register("Endless-v0", Clock)
 gym.register("Clock-v0", Clock, max_episode_steps=5)

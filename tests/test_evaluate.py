@@ -9,7 +9,7 @@ import lab
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT, TINY, flags_of, last_line, load
+from conftest import ON_BANDIT, ROOT, TINY, flags_of, last_line, load
 from environments import Chain
 from problems import checkpoint_of, expected_return, policy_of, rows
 
@@ -42,6 +42,14 @@ def test_an_episode_without_an_end_is_refused(capsys):
     env.reset()
     env.step(np.zeros(2))
     assert "Endless-v0 has 100,000 steps and no end" in last_line(capsys, 2, env.step, np.zeros(2))
+
+
+def test_an_environment_that_exists_once(runs):
+    """It is closed before another is made, in groups of eight episodes and at several checkpoints."""
+    settings = ON_BANDIT | dict(env_id="environments:Single-v0", run_name="a", checkpoint_every=1)
+    load("ppo").main(flags_of("ppo", **settings))
+    evaluate("runs/a", "--jobs", "1", "--episodes", "20", "--checkpoints", "all")
+    assert [len(row["returns"]) for row in rows(runs / "runs/a/figures", "evaluate")] == [20, 20, 20]
 
 
 def test_a_checkpoint_has_its_returns_and_a_setting_the_mean_of_its_runs(known, tmp_path, capsys):
