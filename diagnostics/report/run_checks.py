@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import checks
-import gradient
 import lab
 import numpy as np
 import rewards
@@ -175,26 +174,6 @@ def learned(run: Run) -> Verdict:
     if gain["interval"][0] <= 0:
         return Verdict(CANNOT_TELL, "Whether it learned cannot be told: the interval of its gain contains 0.", number)
     return Verdict(FACT, "It learned something.", number)
-
-
-@check("its batch is large enough", "gradient.py")
-def batch(run: Run) -> Verdict | None:
-    """The batch is as large as the noise scale at the median checkpoint, or larger (McCandlish et al. 2018). Less is
-    usual where agents learn, so it gets no verdict; less than 1/100 is far too small."""
-    rows = [dict(iteration=x["iteration"]) | gradient.noise_scale(x) for x in run.rows("gradient")]
-    if not rows:
-        return Verdict(NOT_MEASURED, "`gradient.py RUN` would tell whether its batch is large enough.")
-    trained = [x for x in rows if x["iteration"]] or rows
-    row = sorted(trained, key=lambda x: x["mean"])[len(trained) // 2]
-    low, high = row["interval"] or (0, math.inf)
-    K, cosines = run.batch_size, [short(run.batch_size / (run.batch_size + x)) for x in (high, low)]
-    number = f"noise scale {low:,.0f} to {high:,.0f} pairs at iteration {row['iteration']}, batch {K:,}: gradients of "
-    number += f"two batches have a cosine of {' to '.join(cosines)}"
-    if 100 * K < low < math.inf:
-        return Verdict(BAD, "The batch is far too small: try a larger --num-steps or more --num-envs.", number)
-    told = FACT if K < low < math.inf else CANNOT_TELL
-    tell = "A batch has more noise than signal, as usual." if told == FACT else "The batch may be too small."
-    return verdict(K < high, tell, number, told)
 
 
 @check("its steps are short", "trust_region.py", after=SCRIPT)
