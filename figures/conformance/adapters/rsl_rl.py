@@ -57,8 +57,8 @@ def update(policy, value, minibatches, clip_eps, entropy_coef=0, **settings):
         batches.append(RolloutStorage.Batch(**renamed(columns, old_log_probs="old_actions_log_prob", **names)))
     storage = SimpleNamespace(mini_batch_generator=lambda *_: batches)
     storage.clear, storage.observations = lambda: None, torch.zeros(1, 1)
-    settings |= dict(clip_param=clip_eps, entropy_coef=entropy_coef)
-    agent(policy, value, storage, schedule="fixed", **settings).update()
+    ppo = agent(policy, value, storage, schedule="fixed", clip_param=clip_eps, entropy_coef=entropy_coef, **settings)
+    ppo.update()
 
 
 def policy_loss(clip_eps, entropy_coef, **given):

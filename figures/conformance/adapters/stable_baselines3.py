@@ -38,8 +38,7 @@ def update(policy, value, minibatches, clip_eps, **settings):
         pi = policy(obs)
         return value(obs), pi.log_prob(actions), sum_independent_dims(pi.base_dist.entropy())
 
-    env = DummyVecEnv(replays(np.zeros((2, 1, 1)), np.zeros((2, 1))))
-    model = agent(env, 2, clip_range=clip_eps, **settings)
+    model = agent(DummyVecEnv(replays(np.zeros((2, 1, 1)), np.zeros((2, 1)))), 2, clip_range=clip_eps, **settings)
     parameters = [*policy.parameters(), *value.parameters()]
     model.policy.optimizer = model.policy.optimizer_class(parameters, 1.0, **model.policy.optimizer_kwargs)
     model.policy.parameters = lambda: iter(parameters)
