@@ -78,15 +78,14 @@ def find(args: Args, opened: list[list[lab.Checkpoint]]) -> list[dict[str, Any]]
     of the run in each finding, for programs."""
     page, out = [], args.out
     for checkpoints in opened:
-        folder, config = checkpoints[0].run, lab.read_config(checkpoints[0].run)
+        folder, script = checkpoints[0].run, checkpoints[0].script
         run = run_checks.Run(checkpoints, [out, folder / "figures"], args.seed)
         found = [dict(half=SCRIPT) | x for x in of_script(run, args.meant)]
         if run.progress:  # which may not have begun
             found += [dict(half=RUN) | x for x in checks.judge(run_checks.CHECKS, run, found, args.meant)]
         found = [dict(run=str(folder.resolve())) | x for status in checks.ORDER for x in found if x["status"] == status]
-        flags = " ".join(rewards.flag(*x) for x in run.given.items())
-        title = f"{config['args']['env_id']}, {checkpoints[0].script.name} {flags}".strip()
-        title += f", seed {config['args']['seed']}: {folder}"
+        flags = " ".join(rewards.flag(*x) for x in run_checks.given(run.config, script).items())
+        title = f"{run.args['env_id']}, {script.name} {flags}".strip() + f", seed {run.args['seed']}: {folder}"
         sums = ", ".join(f"{n} {status}" for status, n in Counter(x["status"] for x in found).items())
         at = f"The script was checked at iteration {run.iteration}. Nothing else was tested."
         if run.iteration == 0 and len(checkpoints) > 1:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import checks
-import gradient
 import lab
 import numpy as np
 import rewards
@@ -19,15 +18,12 @@ import torch
 from checks import BAD, CANNOT_TELL, CAUTION, FACT, NOT_MEASURED, Verdict, percent, t_interval, verdict
 from recorded import FORCED, Script, discounted_returns, has_step
 from rewards import short, text
-from script_checks import of_schedule
 
 CHECKS: list[checks.Check] = []
 check = checks.into(CHECKS)
 SCRIPT = " ".join(["sampled", *(x.find.__name__ for x in script_checks.CHECKS)])  # what may explain how a run went
 # Of each diagnostic the file of its rows, and what tells in a row how much was sampled for it.
 ROWS = dict(gradient="true_pairs", trust_region="heldout_pairs", value="heldout_pairs", updates="reward_pairs")
-REFERENCE = Path(__file__).with_name("reference.json")
-EVERY = 20_480  # environment steps between the points of its curves
 
 
 class Run:
@@ -36,7 +32,6 @@ class Run:
     def __init__(self, checkpoints: list[lab.Checkpoint], folders: list[Path], seed: int):
         self.checkpoints, self.seed, self.rows = checkpoints, seed, partial(rows_from, checkpoints, folders)
         self.config = lab.read_config(checkpoints[0].run)
-        self.given = given(self.config, checkpoints[0].script)
         self.args, self.batch_size = self.config["args"], math.prod(lab.batch_shape(checkpoints[0].run))
         self.planned, rows = rewards.planned_steps(self.config), rewards.read_progress(checkpoints[0].run)
         self.progress = {x: np.full(int(rows[-1]["iteration"]) + 1, np.nan) for row in rows[:1] for x in row}
@@ -100,17 +95,6 @@ def resumed(run: Run) -> Verdict | None:
     at = ", ".join(map(str, last["inexact_resumes"]))
     tell = f"It was resumed inexactly, in iteration {at}: uninterrupted, the same command gives another run."
     return verdict(at, tell, f"{len(run.saved)} checkpoints", CAUTION)
-
-
-@check("its logged learning rates are what the arguments say", "update", after="rates logged")
-def logged_rates(run: Run) -> Verdict | None:
-    """In each iteration the logged rates are those of the arguments, with --anneal-lr times 1 - steps before / planned
-    steps (within 1 % of the first). What differs and what is bad, `rates` says."""
-    if not {"policy_lr", "value_lr"} & run.args.keys():
-        return None
-    before = np.append(0, run.progress["global_step"][:-1])
-    found = of_schedule(run.args, run.planned, before, run.progress, range(len(before)))
-    return found or Verdict(CANNOT_TELL, "No learning rate was logged.")
 
 
 @check("its natural gradient steps are solved and taken", "conjugate_gradient, line_search", after=SCRIPT)
@@ -190,46 +174,6 @@ def learned(run: Run) -> Verdict:
     if gain["interval"][0] <= 0:
         return Verdict(CANNOT_TELL, "Whether it learned cannot be told: the interval of its gain contains 0.", number)
     return Verdict(FACT, "It learned something.", number)
-
-
-@check("its return can be compared with that of reference runs")
-def reference(run: Run) -> Verdict | None:
-    """What ten runs of ppo.py with its defaults (1M steps) had logged in the 20,480 steps before the same step. Runs of
-    another length or other settings learn at another pace, so this is a fact and no verdict."""
-    known = json.loads(REFERENCE.read_text()).get(run.args["env_id"])
-    if not known:
-        return Verdict(CANNOT_TELL, f"There are no reference runs of {run.args['env_id']}.")
-    steps, returns, episodes = (run.logged(x) for x in ("global_step", "episodic_return", "episodes"))
-    at = min(int(steps[-1]) // EVERY, len(known["returns"][0]))
-    here = (steps > EVERY * (at - 1)) & (steps <= EVERY * at) & np.isfinite(returns)
-    if not at or not here.any():
-        return Verdict(CANNOT_TELL, "Its return is not compared: no episode ended near a point of the reference.")
-    mine, others = np.average(returns[here], weights=episodes[here]), [x[at - 1] for x in known["returns"]]
-    unlike = [x for x, y in run.given.items() if known["kind"].get(x) != y]
-    number = f"{short(mine)} after {EVERY * at:,} steps, where {len(others)} runs of ppo.py with its defaults had "
-    number += f"{short(min(others))} to {short(max(others))}"
-    number += f"; its own {', '.join(unlike)} are not the defaults" * bool(unlike)
-    return Verdict(FACT, "This is its return beside that of reference runs.", number)
-
-
-@check("its batch is large enough", "gradient.py")
-def batch(run: Run) -> Verdict | None:
-    """The batch is as large as the noise scale at the median checkpoint, or larger (McCandlish et al. 2018). Less is
-    usual where agents learn, so it gets no verdict; less than 1/100 is far too small."""
-    rows = [dict(iteration=x["iteration"]) | gradient.noise_scale(x) for x in run.rows("gradient")]
-    if not rows:
-        return Verdict(NOT_MEASURED, "`gradient.py RUN` would tell whether its batch is large enough.")
-    trained = [x for x in rows if x["iteration"]] or rows
-    row = sorted(trained, key=lambda x: x["mean"])[len(trained) // 2]
-    low, high = row["interval"] or (0, math.inf)
-    K, cosines = run.batch_size, [short(run.batch_size / (run.batch_size + x)) for x in (high, low)]
-    number = f"noise scale {low:,.0f} to {high:,.0f} pairs at iteration {row['iteration']}, batch {K:,}: gradients of "
-    number += f"two batches have a cosine of {' to '.join(cosines)}"
-    if 100 * K < low < math.inf:
-        return Verdict(BAD, "The batch is far too small: try a larger --num-steps or more --num-envs.", number)
-    told = FACT if K < low < math.inf else CANNOT_TELL
-    tell = "A batch has more noise than signal, as usual." if told == FACT else "The batch may be too small."
-    return verdict(K < high, tell, number, told)
 
 
 @check("its steps are short", "trust_region.py", after=SCRIPT)

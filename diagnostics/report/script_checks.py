@@ -538,21 +538,6 @@ def independent(s: Script) -> Verdict | None:
     return verdict(wrong, text, "bit for bit")
 
 
-def of_schedule(args: dict[str, Any], planned: int, before: Any, log: dict[str, Any], at: Any) -> Verdict | None:
-    """Judges the learning rates that were logged in iterations `at` [n], before which there were so many steps [n]."""
-    share, told = 1 - np.array(before) / planned if args.get("anneal_lr") else np.ones(len(before)), []
-    for name in [x for x in ("policy_lr", "value_lr") if x in args and np.isfinite(log.get(x, np.nan)).any()]:
-        found = np.array(log[name]) / args[name]
-        off = np.nan_to_num(np.abs(found - share))
-        i, many = int(off.argmax()), (off > 0.01).sum()
-        number = f"{name} {args[name] * found[i]:.3g} in iteration {at[i]}, where the arguments say "
-        number += f"{args[name] * share[i]:.3g}"
-        text = f"The learning rate is not what the arguments say in {many:,} of {len(off):,} cases."
-        bad = off[0] > 0.01 or ((found > 0.7) & (share <= 0.25)).any()
-        told.append(verdict(many, text, number, BAD if bad else DIFFERS))
-    return min(told, key=lambda x: checks.ORDER.index(x.status)) if told else None
-
-
 @check("learning rates are what the arguments say", "update", after="logged")
 def rates(s: Script) -> Verdict | None:
     """In the first iteration of a new run, after a quarter and three quarters of its training, and in the last, an
@@ -560,15 +545,25 @@ def rates(s: Script) -> Verdict | None:
     the first). Another schedule differs; it is bad if the first rate is another, or one that should be a quarter is
     above 70 %."""
     args, new, data, _ = s.new
-    if not {"policy_lr", "value_lr"} & vars(args).keys():
+    names, told = [x for x in ("policy_lr", "value_lr") if hasattr(args, x)], []
+    if not names:
         return None
     batch, size = s.module.estimate_advantages(args, new, data), args.num_envs * args.num_steps
     args = s.with_options(args, policy_epochs=1, value_epochs=1)
     n = planned_steps(dict(args=vars(args))) // size
     done = [0, n // 4, 3 * n // 4, n - 1]
+    share = 1 - np.array(done) / n if s.option("anneal_lr") else np.ones(4)
     rows = [s.module.update(args, changed(copied(new), iteration=x, global_step=x * size), batch) for x in done]
-    log = {name: [row[name] for row in rows] for name in rows[0]}
-    return of_schedule(vars(args), n * size, [x * size for x in done], log, done)
+    for name in [x for x in names if x in rows[0]]:
+        found = np.array([row[name] for row in rows]) / getattr(args, name)
+        off = np.abs(found - share)
+        i, wrong = off.argmax(), ~(off <= 0.01)
+        number = f"{name} {getattr(args, name) * found[i]:.3g} in iteration {done[i]}, where the arguments say "
+        number += f"{getattr(args, name) * share[i]:.3g}"
+        text = f"The learning rate is not what the arguments say in {wrong.sum()} of {len(off)} cases."
+        bad = wrong[0] or ((found > 0.7) & (share <= 0.25)).any()
+        told.append(verdict(wrong.any(), text, number, BAD if bad else DIFFERS))
+    return min(told, key=lambda x: checks.ORDER.index(x.status)) if told else None
 
 
 FITTED = dict(policy=("policy", "multipliers"), value=("value",))  # what an Adam steps; V-MPO alone has multipliers

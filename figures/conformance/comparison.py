@@ -44,11 +44,8 @@ ADAPTERS = Path(__file__).parent / "adapters"
 
 TEMPLATE = '''"""An adapter for figures/conformance. Call your own code in it, and delete what you do not need.
 
-Arrays are float64 (masks are bool) of shape [T, N], T steps of N environments, or [B], B pairs of a minibatch.
-
-No function covers the network and its initial weights, log-probabilities (squashed or not), bounds of the log std, how
-minibatches are drawn, epochs, schedules, a KL estimator or a stop by it, and when in training statistics move. A policy
-and a value network that share layers can be given to all but `update`, which judges two separate networks.
+Arrays are float64 (masks are bool) of shape [T, N], T steps of N environments, or [B], B pairs of a minibatch. What no
+function covers, the README says.
 """
 
 TITLE = "my PPO"  # the column's title
@@ -134,14 +131,12 @@ def answers(adapter: SimpleNamespace, name: str) -> dict[str, np.ndarray]:
 
 
 def checked(numbers: Any, shape: tuple[int, ...], what: str) -> np.ndarray:
-    """Returns the numbers in float64. Raises Refused if they have another shape, are not real or are not finite."""
+    """Returns the numbers in float64. Raises Refused if they have another shape or are not finite."""
     if numbers is None:
         raise Refused(f"{what} is missing: it returns None")
     numbers = numbers.detach().cpu().numpy() if hasattr(numbers, "detach") else np.asarray(numbers)
     if numbers.shape != shape:
         raise Refused(f"{what} has shape {numbers.shape}, not {shape}")
-    if numbers.dtype.kind != "f":
-        raise Refused(f"{what} is of type {numbers.dtype}, not float")
     if bad := np.count_nonzero(~np.isfinite(numbers)):
         raise Refused(f"{what}: {bad} of {numbers.size} numbers are not finite")
     return numbers.astype(np.float64)
@@ -276,70 +271,54 @@ def solve(name: str, found: dict[str, np.ndarray], ways: list[dict[str, str]], f
     groups = [[*found]] if name == "update" else [[part] for part in found if not fits[part].all()]
     near_ways = ways[:5] if name == "update" else ways[:20]  # an update's formula takes long
     for way, free, parts in itertools.product(near_ways, FREE[name], groups):
-        given = family.current(name, way, free)
-        wanted = np.concatenate([found[part][first[part]] for part in parts])
-        x = given and fitted(functools.partial(numbers_with, name, way, free, parts), wanted, given)
-        if x:
-            of, values = family.replaced(name, way, free, x)
-            theirs = family.numbers_of(name, of, **values)
+        if way.get(free) in ("unclipped", "not seen"):
+            continue
+        given = family.number(way[free]) if free in way else FROZEN[name][0][free]
+        wanted = {part: found[part][first[part]] for part in parts}
+        numbers = functools.partial(family.numbers_with, name, way, free)
+        if x := fitted(functools.partial(numbers, with_slopes=False), wanted, given):
+            theirs = numbers(x)
             if all(near(found[part], theirs[part], 10).all() for part in parts):
                 return way | ({free: f"{x:g}"} if free in way else {}), {free: x}, theirs, given
     return None
 
 
-def numbers_with(name: str, way: dict[str, str], free: str, parts: list[str], x: float) -> np.ndarray:
-    """Returns these parts of a member's numbers, without slopes, where its free number is x."""
-    of, values = family.replaced(name, way, free, x)
-    numbers = family.numbers_of(name, of, with_slopes=False, **values)
-    return np.concatenate([numbers[part] for part in parts])
-
-
-def fitted(numbers: Callable[[float], np.ndarray], wanted: np.ndarray, x: float) -> float | None:
-    """Returns the number for which these are the wanted ones, with as few digits as will do, or None. Gauss-Newton
-    steps of its logarithm lead to it from x."""
-    scale, errors = 1 + abs(wanted), []
-    while len(errors) < 30 and 1e-12 < x < 1e4:
-        misses = (numbers(x) - wanted) / scale
-        slope = ((numbers(x * 1.0001) - wanted) / scale - misses) / 1e-4
+def fitted(numbers: Callable[[float], dict], wanted: dict[str, np.ndarray], x: float) -> float | None:
+    """Returns the number for which these parts of the numbers are the wanted ones, with as few digits as will do, or
+    None. Gauss-Newton steps of its logarithm lead to it from x."""
+    joined = lambda parts: np.concatenate([parts[part] for part in wanted])
+    y, errors, step = joined(wanted), [], 1.0
+    while abs(step) >= 1e-9 and len(errors) < 30 and 1e-12 < x < 1e4:
+        misses = (joined(numbers(x)) - y) / (1 + abs(y))
+        slope = ((joined(numbers(x * 1.0001)) - y) / (1 + abs(y)) - misses) / 1e-4
         errors.append(misses @ misses)
         if not slope.any() or len(errors) == 8 and errors[-1] > 0.01 * errors[0]:
             return None
         step = float(np.clip(-(slope @ misses) / (slope @ slope), -2, 2))
         x *= math.exp(step)
-        if abs(step) < 1e-9:
-            break
     rounded = [float(f"{x:.{digits}g}") for digits in range(1, 5)]  # as somebody writes it
-    return next((y for y in rounded if near(wanted, numbers(y), 10).all()), None)
-
-
-# Output --------------------------------------------------------------------------------------------------------------
+    return next((x for x in rounded if near(y, joined(numbers(x)), 10).all()), None)
 
 
 def table_of(entries: dict[str, dict[str, Any]]) -> str:
     """Returns a Markdown table with a row for each detail that was seen, and a column for each adapter. What is done
-    otherwise than in ppo.py is in bold."""
+    otherwise than in ppo.py is in bold. Where a function is no member of the family, its cells are empty."""
     rows = [["function", "detail", *[entry["title"] for entry in entries.values()]], ["---"] * (len(entries) + 2)]
     for name, detail in [(name, detail) for name, texts in DETAILS.items() for detail in texts]:
         usual = next(iter(DETAILS[name][detail]))
-        asked = [entry["functions"].get(name, dict(verdict="", way={})) for entry in entries.values()]
-        ways = [x["way"].get(detail, "not seen") for x in asked]
+        asked = [entry["functions"].get(name, dict(verdict="none")) for entry in entries.values()]
+        ways = ["not seen" if x["verdict"] == "none" else x["way"][detail] for x in asked]
         if set(ways) != {"not seen"}:
-            cells = [{"not seen": "", usual: usual}.get(way, f"**{way}**") for way in ways]
-            nearest = [x["verdict"] == "none" and way != "not seen" for x, way in zip(asked, ways)]
-            rows.append([name, detail, *[cell + " (nearest)" * x for cell, x in zip(cells, nearest)]])
+            rows.append([name, detail, *[{"not seen": "", usual: usual}.get(way, f"**{way}**") for way in ways]])
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
-def read_arguments(argv: list[str] | None) -> argparse.Namespace:
+def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("adapters", nargs="*", help="a Python file, or the name of a file in adapters/")
     parser.add_argument("--template", action="store_true", help="print an adapter to fill in, and do nothing else")
     parser.add_argument("--out", type=Path, default="results/conformance", help="folder for the two files")
-    return parser.parse_args(argv)
-
-
-def main(argv: list[str] | None = None) -> None:
-    args = read_arguments(argv)
+    args = parser.parse_args(argv)
     if args.template:
         print(TEMPLATE, end="")
         return

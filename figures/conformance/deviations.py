@@ -76,34 +76,35 @@ def ask(listed: dict) -> dict[str, str | list[str]]:
         start, old = HONEST.index(f"\ndef {function}("), listed["old"]
         at = HONEST.index(old, start if old in HONEST[start:] else 0)  # in the function, or in what it uses
         source = HONEST[:at] + listed["new"] + HONEST[at + len(old) :]
-    row = dict(function=function, what=listed["what"])
     try:
         found = comparison.answers(adapter_of(source), function)
     except comparison.Refused as error:
-        return row | dict(verdict="wrong" if right else "exact", says=[str(error)])
+        return dict(verdict="wrong" if right else "exact", says=[str(error)])
     entry = comparison.search(function, found)
     if right:
         told = entry["verdict"] != "none" and same(entry["way"], next(family.members(function)) | listed["ways"])
-        return row | dict(verdict="right" if told else "wrong", says=entry["says"])
+        return dict(verdict="right" if told else "wrong", says=entry["says"])
     changed = {}
     for part, x in found.items():
         moved = np.flatnonzero(~comparison.near(x, honest(function)[part]))
         changed[part] = {comparison.rows_of(function)[part][i] for i in moved}
     usual = comparison.search(function, honest(function))["way"]
     verdict = judge(entry, listed, usual, changed, sum(x.size for x in found.values()))
-    return row | dict(verdict=verdict, says=entry["says"])
+    return dict(verdict=verdict, says=entry["says"])
 
 
 def main() -> None:
-    lists = {name: [*map(ask, json.loads((ROOM / f"{name}.json").read_text()))] for name in sys.argv[1:]}
-    if not lists:
-        lists = dict(deviations=[*map(ask, WRITTEN["deviation"])], right=[*map(ask, WRITTEN["right"])])
+    lists = {name: json.loads((ROOM / f"{name}.json").read_text()) for name in sys.argv[1:]}
+    lists = lists or dict(deviations=WRITTEN["deviation"], right=WRITTEN["right"])
+    counts = {name: Counter() for name in lists}
     for name, table in lists.items():
-        for row in table:
-            print(f"{name}: {row['function']}, {row['what']}: {row['verdict']}", *row["says"], sep="\n    ")
-    for name, table in lists.items():
-        counts, n = Counter(row["verdict"] for row in table), len(table)
-        for verdict, k in sorted(counts.items()):
+        for x in table:
+            row = ask(x)
+            counts[name][row["verdict"]] += 1
+            print(f"{name}: {x['function']}, {x['what']}: {row['verdict']}", *row["says"], sep="\n    ", flush=True)
+    for name, verdicts in counts.items():
+        n = verdicts.total()
+        for verdict, k in sorted(verdicts.items()):
             interval = binomtest(k, n).proportion_ci()  # Clopper and Pearson's
             print(f"{name}: {k} of {n} {verdict} [{interval.low:.1%}, {interval.high:.1%}]")
 

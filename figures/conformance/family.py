@@ -453,19 +453,12 @@ def numbers_of(name: str, way: dict[str, str], with_slopes: bool = True, **given
     return joined(terms)
 
 
-def current(name: str, way: dict[str, str], free: str) -> float | None:
-    """Returns what a free number is in a member, or None if it has none, as without a clip."""
-    if free not in way:
-        return FROZEN[name][0][free]
-    return None if way[free] in ("unclipped", "not seen") else number(way[free])
-
-
-def replaced(name: str, way: dict[str, str], free: str, x: float) -> tuple[dict[str, str], dict[str, float]]:
-    """Returns the way, and what is given, where a free number is x. What is not seen is as in ppo.py."""
+def numbers_with(name: str, way: dict[str, str], free: str, x: float, with_slopes: bool = True) -> dict:
+    """Returns a member's numbers, by part, where its free number is x. What is not seen is as in ppo.py."""
     way = {detail: next(iter(DETAILS[name][detail])) if y == "not seen" else y for detail, y in way.items()}
     if free not in way:
-        return way, {free: x}
-    return way | {free: f"{x!r}{' in the root' * ('root' in way[free])}"}, {}
+        return numbers_of(name, way, with_slopes, **{free: x})
+    return numbers_of(name, way | {free: f"{x!r}{' in the root' * ('root' in way[free])}"}, with_slopes)
 
 
 @functools.cache
@@ -479,17 +472,15 @@ def rows_of(name: str) -> dict[str, list[str]]:
 def rows_of_one(name: str, x: dict[str, Any]) -> dict[str, list[str]]:
     if name == "update":
         return {f"{name} after minibatch {t}": names for t in (1, 2) for name, names in NAMES.items()}
+    if name == "policy_loss":
+        ratios, A = np.exp(x["log_probs"] - x["old_log_probs"]), normalized(x["advantages"], "yes")
+        texts = [f"ratio {ratio:.2f}, A of {a:.1f} std" for ratio, a in zip(ratios, A)]
+    if name == "value_loss":
+        moved, errors = x["values"] - x["old_values"], x["values"] - x["targets"]
+        texts = [f"V moved by {y:.2f}, error {error:.2f}" for y, error in zip(moved, errors)]
     if name in TERMS:
-        if name == "policy_loss":
-            ratios, A = np.exp(x["log_probs"] - x["old_log_probs"]), normalized(x["advantages"], "yes")
-            texts = [f"ratio {ratio:.2f}, A of {a:.1f} std" for ratio, a in zip(ratios, A)]
-        else:
-            moved, errors = x["values"] - x["old_values"], x["values"] - x["targets"]
-            texts = [f"V moved by {y:.2f}, error {error:.2f}" for y, error in zip(moved, errors)]
-        return {
-            part: ["its number", *[f"its slope by {key}{list(i)} ({texts[i[0]]})" for i in np.ndindex(x[key].shape)]]
-            for part, key in TERMS[name].items()
-        }
+        slopes_by = lambda key: [f"its slope by {key}{list(i)} ({texts[i[0]]})" for i in np.ndindex(x[key].shape)]
+        return {part: ["its number", *slopes_by(key)] for part, key in TERMS[name].items()}
     T, N, *_ = next(iter(x.values())).shape
     steps = np.array([[f"step {t} of environment {n}" for n in range(N)] for t in range(T)], object)
     if name == "scale_rewards":

@@ -1,9 +1,7 @@
 """Is my script right, and is this run all right? What the report says of planted bugs, from what plant.py wrote."""
 
-import json
 import sys
 
-import numpy as np
 from claims import FIGURES
 from estimates import measured
 
@@ -89,19 +87,6 @@ def each_healthy() -> list[list[str]]:
     return [[str(x) for x in row] for row in rows]
 
 
-def each_reference() -> list[list[str]]:
-    """Returns the rows of a table with what the reference runs earned in each environment."""
-    number = lambda x: (f"{x:,.0f}" if abs(x) >= 100 else f"{x:.3g}").replace("-", "−")
-    rows = [["environment", "untrained", "return after 983,040 steps: median, range"]]
-    for env_id, curves in json.loads(
-        (FIGURES.parent / "diagnostics" / "report" / "reference.json").read_text()
-    ).items():
-        last = [x[-1] for x in curves["returns"]]
-        earned = f"{number(np.median(last))}, {number(min(last))} to {number(max(last))}"
-        rows.append([env_id, number(np.mean(curves["untrained"])), earned])
-    return rows
-
-
 TABLES = {
     "rates": rates,
     "blind": each_blind,
@@ -112,6 +97,5 @@ TABLES = {
     "missed": each_missed,
     "untrained": each_untrained,
     "edits": each_edit,
-    "references": each_reference,
 }
 PICTURES = {}

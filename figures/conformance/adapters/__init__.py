@@ -1,9 +1,9 @@
 """Adapters of conformance for libraries. Each calls the library's own functions, with its defaults where it has a
 choice. CleanRL is a script and not a library, so its adapter is a transcription. Here is what several of them need.
 
-An adapter's `train(policy, value, minibatches, **settings)` has the library train these networks on minibatches as in
-`update`, and `loss_of` takes the loss on which the library calls backward() then. For that, the networks answer with
-what is given, and the observations are the numbers of the rows to answer with."""
+An adapter's `update` also takes the library's own settings, so that `loss_of` can have it update and take the loss on
+which the library calls backward() then. For that, the networks answer with what is given, and the observations are the
+numbers of the rows to answer with."""
 
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -26,7 +26,7 @@ def renamed(x, **names):
     return {names.get(name, name): y for name, y in x.items()}
 
 
-def loss_of(train, given, **settings):
+def loss_of(update, given, **settings):
     """The loss on which the library calls backward(), before it does; its step then has no gradient. What is not given
     of a policy's or a value loss is zero."""
     rows, losses = torch.arange(len(next(iter(given.values())))), []
@@ -41,6 +41,6 @@ def loss_of(train, given, **settings):
 
     minibatch = {name: x[name] for name in columns} | dict(obs=rows, actions=rows, value_targets=x["targets"])
     with patch.object(torch.Tensor, "backward", lambda loss, *_, **__: losses.append(loss)):
-        train(Network(policy), Network(lambda rows: x["values"][rows]), [minibatch], **settings)
+        update(Network(policy), Network(lambda rows: x["values"][rows]), [minibatch], **settings)
     [loss] = losses
     return loss

@@ -1,7 +1,6 @@
 """CleanRL's ppo_continuous_action.py, commit fe8d8a03. It is a script that cannot be imported, so unlike the other
 adapters this one does not call it: its formulas are transcribed here. The wrappers that it uses are Gymnasium's own."""
 
-import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium.wrappers import NormalizeObservation, NormalizeReward
@@ -47,19 +46,13 @@ def update(policy, value, minibatches, learning_rate, clip_eps, max_grad_norm):
         optimizer.step()
 
 
-def vector(wrap, *arrays):
-    makers = [lambda make=make: wrap(make()) for make in replays(*arrays)]
-    modes = getattr(gym.vector, "AutoresetMode", None)  # Gymnasium 0.29 has one mode, this one
-    return gym.vector.SyncVectorEnv(makers, **dict(autoreset_mode=modes.SAME_STEP) if modes else {})
-
-
 def scale_rewards(rewards, ends, gamma):
-    envs = vector(lambda env: NormalizeReward(env, gamma=gamma), np.zeros((*rewards.shape, 1)), rewards, None, ends)
-    envs.reset()
-    return np.array([envs.step(np.zeros((rewards.shape[1], 1)))[1] for _ in rewards]).clip(-10, 10)
+    makers = replays(np.zeros((*rewards.shape, 1)), rewards, None, ends)
+    envs = [NormalizeReward(make(), gamma=gamma) for make in makers]  # each environment has a wrapper of its own
+    return np.array([[float(env.step(None)[1]) for env in envs] for _ in rewards]).clip(-10, 10)
 
 
 def normalize(observations):
-    envs = vector(NormalizeObservation, observations, np.zeros(observations.shape[:2]))
-    actions = np.zeros((observations.shape[1], 1))
-    return np.array([envs.reset()[0], *[envs.step(actions)[0] for _ in observations[1:]]]).clip(-10, 10)
+    envs = [NormalizeObservation(make()) for make in replays(observations, np.zeros(observations.shape[:2]))]
+    first = [env.reset()[0] for env in envs]
+    return np.array([first, *[[env.step(None)[0] for env in envs] for _ in observations[1:]]]).clip(-10, 10)

@@ -48,7 +48,7 @@ def advantages(rewards, values, next_values, terminations, truncations, gamma, g
     return ppo.storage.advantages[..., 0], ppo.storage.returns[..., 0]
 
 
-def train(policy, value, minibatches, **settings):
+def update(policy, value, minibatches, clip_eps, entropy_coef=0, **settings):
     batches = []
     for x in minibatches:
         columns = {name: y if name in ("obs", "actions") else y[:, None] for name, y in x.items()}
@@ -57,19 +57,16 @@ def train(policy, value, minibatches, **settings):
         batches.append(RolloutStorage.Batch(**renamed(columns, old_log_probs="old_actions_log_prob", **names)))
     storage = SimpleNamespace(mini_batch_generator=lambda *_: batches)
     storage.clear, storage.observations = lambda: None, torch.zeros(1, 1)
-    agent(policy, value, storage, schedule="fixed", **settings).update()
+    ppo = agent(policy, value, storage, schedule="fixed", clip_param=clip_eps, entropy_coef=entropy_coef, **settings)
+    ppo.update()
 
 
 def policy_loss(clip_eps, entropy_coef, **given):
-    return loss_of(train, given, clip_param=clip_eps, entropy_coef=entropy_coef)
+    return loss_of(update, given, clip_eps=clip_eps, entropy_coef=entropy_coef)
 
 
 def value_loss(clip_eps, **given):
-    return loss_of(train, given, clip_param=clip_eps)
-
-
-def update(clip_eps, **given):
-    train(**given, clip_param=clip_eps, entropy_coef=0)
+    return loss_of(update, given, clip_eps=clip_eps)
 
 
 def normalize(observations):

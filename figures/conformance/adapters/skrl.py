@@ -53,7 +53,8 @@ def advantages(rewards, values, next_values, terminations, truncations, gamma, g
     return [ppo.memory.get_tensor_by_name(name)[..., 0] for name in ("advantages", "returns")]
 
 
-def train(policy, value, minibatches, **settings):
+def update(policy, value, minibatches, clip_eps, max_grad_norm=0, **settings):
+    settings |= dict(ratio_clip=clip_eps, value_clip=clip_eps, grad_norm_clip=max_grad_norm)
     ppo = agent(policy, value, 2, 1, **settings)  # its own rollout is not used
     ppo._current_next_observations, ppo._current_next_states = minibatches[0]["obs"][:1], None
     names = ("old_log_probs", "old_values", "value_targets", "advantages")
@@ -63,15 +64,11 @@ def train(policy, value, minibatches, **settings):
 
 
 def policy_loss(clip_eps, entropy_coef, **given):
-    return loss_of(train, given, ratio_clip=clip_eps, entropy_loss_scale=entropy_coef, value_loss_scale=0)
+    return loss_of(update, given, clip_eps=clip_eps, entropy_loss_scale=entropy_coef, value_loss_scale=0)
 
 
 def value_loss(clip_eps, **given):
-    return loss_of(train, given, value_clip=clip_eps, value_loss_scale=1)
-
-
-def update(clip_eps, max_grad_norm, **given):
-    train(**given, ratio_clip=clip_eps, value_clip=clip_eps, grad_norm_clip=max_grad_norm)
+    return loss_of(update, given, clip_eps=clip_eps, value_loss_scale=1)
 
 
 def normalize(observations):

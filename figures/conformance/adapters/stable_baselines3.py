@@ -33,12 +33,12 @@ def advantages(rewards, values, next_values, terminations, truncations, gamma, g
     return model.rollout_buffer.advantages, model.rollout_buffer.returns
 
 
-def train(policy, value, minibatches, **settings):
+def update(policy, value, minibatches, clip_eps, **settings):
     def evaluate(obs, actions):
         pi = policy(obs)
         return value(obs), pi.log_prob(actions), sum_independent_dims(pi.base_dist.entropy())
 
-    model = agent(DummyVecEnv(replays(np.zeros((2, 1, 1)), np.zeros((2, 1)))), 2, **settings)
+    model = agent(DummyVecEnv(replays(np.zeros((2, 1, 1)), np.zeros((2, 1)))), 2, clip_range=clip_eps, **settings)
     parameters = [*policy.parameters(), *value.parameters()]
     model.policy.optimizer = model.policy.optimizer_class(parameters, 1.0, **model.policy.optimizer_kwargs)
     model.policy.parameters = lambda: iter(parameters)
@@ -50,15 +50,11 @@ def train(policy, value, minibatches, **settings):
 
 
 def policy_loss(clip_eps, entropy_coef, **given):
-    return loss_of(train, given, clip_range=clip_eps, ent_coef=entropy_coef, vf_coef=0)
+    return loss_of(update, given, clip_eps=clip_eps, ent_coef=entropy_coef, vf_coef=0)
 
 
 def value_loss(clip_eps, **given):
-    return loss_of(train, given, clip_range_vf=clip_eps, ent_coef=0, vf_coef=1)
-
-
-def update(clip_eps, **given):
-    train(**given, clip_range=clip_eps)
+    return loss_of(update, given, clip_eps=clip_eps, clip_range_vf=clip_eps, ent_coef=0, vf_coef=1)
 
 
 def scale_rewards(rewards, ends, gamma):

@@ -40,24 +40,20 @@ def advantages(rewards, values, next_values, terminations, truncations, gamma, g
     return [x.reshape(N, T).T for x in (batch.adv, batch.returns)]  # the buffer has one environment after another
 
 
-def train(policy, value, minibatches, **settings):
+def update(policy, value, minibatches, clip_eps, entropy_coef=0, **settings):
     np.random.seed(0)  # it shuffles a minibatch, which changes how sums are rounded
-    ppo = agent(policy, value, **settings)
+    ppo = agent(policy, value, eps_clip=clip_eps, ent_coef=entropy_coef, **settings)
     names = dict(actions="act", old_log_probs="logp_old", advantages="adv", old_values="v_s", value_targets="returns")
     for x in minibatches:
         ppo._update_with_batch(Batch(**renamed(x, **names)), batch_size=None, repeat=1)
 
 
 def policy_loss(clip_eps, entropy_coef, **given):
-    return loss_of(train, given, eps_clip=clip_eps, ent_coef=entropy_coef, vf_coef=0)
+    return loss_of(update, given, clip_eps=clip_eps, entropy_coef=entropy_coef, vf_coef=0)
 
 
 def value_loss(clip_eps, **given):
-    return loss_of(train, given, eps_clip=clip_eps, value_clip=True, vf_coef=1)
-
-
-def update(clip_eps, **given):
-    train(**given, eps_clip=clip_eps, ent_coef=0)
+    return loss_of(update, given, clip_eps=clip_eps, value_clip=True, vf_coef=1)
 
 
 def normalize(observations):
