@@ -60,8 +60,9 @@ def main(argv: list[str] | None = None) -> None:
     chosen = [lab.choose(x, args.checkpoints) for x in lab.open_runs(args, with_step=False)]
     work = [[(checkpoint, sizes(args, checkpoint)) for checkpoint in of_run] for of_run in chosen]
     lines = lab.lines_of(args, work, lab.fill(args, "gradient", measure, sum(work, [])))
-    for style, rows in lab.gather(lines, "iteration", "batch_size"):
-        print(f"{style['label']}, iteration {rows[0]['iteration']}: {describe(rows)}")
+    for style, rows in lines:
+        for row in rows:
+            print(f"{style['label']}, iteration {row['iteration']}: {describe(row)}")
     draw_cosines(lines, args.out / f"gradient.{args.format}")
     draw_noise_scale(lines, args.out / f"gradient_noise_scale.{args.format}")
 
@@ -323,19 +324,6 @@ def noise_scale(row: dict[str, Any], level: float = 0.95, resamples: int = 500) 
     return numbers | dict(interval=[low, high] if n > 2 else None, inverse_interval=ends if n > 2 else None)
 
 
-def over_runs(rows: list[dict[str, Any]]) -> tuple[float, float, float]:
-    """Returns the noise scale of runs of one setting at a checkpoint, and the ends of its interval. The mean is taken
-    of 1 / B, which has no pole and to which cosines of estimates from few pairs are proportional. The interval says how
-    well this mean is known for these very runs. Where it does not exclude |g|^2 = 0, B and its upper end are inf, and
-    where there are too few estimates for an interval, its ends are nan."""
-    scales = [noise_scale(row) for row in rows]
-    inverse = np.array([scale["inverse"] for scale in scales])
-    ends = np.array([scale["inverse_interval"] or [np.nan, np.nan] for scale in scales])
-    below, above = np.linalg.norm(ends - inverse[:, None], axis=0) / len(rows)
-    B, low, high = (np.inf if x <= 0 else 1 / x for x in inverse.mean() + np.array([0, above, -below]))
-    return np.inf if high == np.inf else B, low, high
-
-
 def draw_cosines(lines: list[lab.Line], path: Path) -> None:
     """Draws cosines against numbers of pairs: those between estimates above (CL Fig. 1, 9), those with the "true"
     gradient below (CL Fig. 2, 10), and a column for each checkpoint."""
@@ -389,56 +377,44 @@ def explain(axis: Axes, ceiling: str) -> None:
 
 
 def draw_noise_scale(lines: list[lab.Line], path: Path) -> None:
-    """Draws B over training: a line with intervals for each label, and thin ones for its runs if there are several. A
-    triangle at the upper edge says that B may have any size above the lower end of its interval."""
+    """Draws the training batch divided by the noise scale over training, K / B. This has no pole where B is infinite,
+    so that it can be averaged over runs. What is not known to be above 0 leaves the axis at the bottom."""
     figure = Figure((7, 3.4), layout="constrained")
-    axis, shown = figure.subplots(), []
-    labels = list(dict.fromkeys(style["label"] for style, _ in lines))
-    last = max(row["iteration"] for _, rows in lines for row in rows)
-    for style, rows in lines:
-        if sum(other["label"] == style["label"] for other, _ in lines) > 1:
-            B = [over_runs([row])[0] for row in rows]
-            axis.plot([row["iteration"] for row in rows], B, color=style["color"], linewidth=0.6)
-    for k, label in enumerate(labels):
-        cells = [(style, rows) for style, rows in lab.gather(lines, "iteration") if style["label"] == label]
-        style, at = cells[0][0], np.array([rows[0]["iteration"] for _, rows in cells])
-        at = at + 0.012 * last * (k - (len(labels) - 1) / 2)
-        B, low, high = np.transpose([over_runs(rows) for _, rows in cells])
-        unbounded = B == np.inf
-        axis.plot(at, np.where(unbounded, np.nan, B), **style)
-        axis.vlines(at, low, high.clip(max=1e30), color=style["color"], linewidth=1)
-        triangles = style | dict(marker="^", markersize=7, linestyle="none", label=None)
-        axis.plot(at[unbounded], 0.97 + 0 * at[unbounded], transform=axis.get_xaxis_transform(), **triangles)
-        shown += [*B, *low, *high]
-    for batch_size in dict.fromkeys(row["batch_size"] for _, rows in lines for row in rows):
-        label = f"pairs of a training batch: {batch_size:,}"
-        axis.axhline(batch_size, color="black", linestyle=":", linewidth=0.8, label=label)
-        shown.append(batch_size)
-    shown = [y for y in shown if 0 < y < np.inf]
-    axis.set(yscale="log", ylim=(min(shown) / 2, max(shown) * 4))
-    axis.set(xlabel="iteration", ylabel="noise scale (state-action pairs)")
-    axis.plot([], [], "|", color="0.4", markersize=10, label="95 % interval")
-    axis.plot([], [], "^", color="0.4", markersize=6, linestyle="none", label="B may be any number above the bar's end")
+    axis = figure.subplots()
+    shares = [share_of_noise(row) for _, rows in lines for row in rows]
+    shown = [y for x in shares for y in (x["mean"], *(x["interval"] or [])) if y > 0] + [1.0]
+    apart = 0.012 * max(row["iteration"] for _, rows in lines for row in rows)
+    axis.set(yscale="log", ylim=(min(shown) / 2, max(shown) * 2), xlabel="iteration")
+    axis.set_ylabel("training batch / noise scale")
+    axis.axhline(1, color="black", linestyle=":", linewidth=0.8, label="as much signal as noise in a batch")
+    axis.plot([], [], "|", color="0.4", markersize=10, label="95 % interval, to the bottom where it reaches 0")
+    lab.draw_runs(axis, lines, "iteration", share_of_noise, apart)
     lab.save_figure(figure, lines, path)
 
 
-def describe(rows: list[dict[str, Any]]) -> str:
-    """Says what the noise scale means for the training batch, for the runs of a setting at a checkpoint."""
-    K, (B, low, high) = rows[0]["batch_size"], over_runs(rows)
-    between = np.mean([pairwise(row["variance"][row["pairs"].index(K)])["mean"] for row in rows])
-    with_the_true = np.mean([row["convergence"][row["pairs"].index(K)]["cosines"] for row in rows])
+def share_of_noise(row: dict[str, Any]) -> dict[str, Any]:
+    """Returns the training batch divided by the noise scale, and its interval."""
+    K, scale = row["batch_size"], noise_scale(row)
+    ends = scale["inverse_interval"]
+    return dict(mean=K * scale["inverse"], interval=ends and [K * x for x in ends])
+
+
+def describe(row: dict[str, Any]) -> str:
+    """Says what the noise scale means for the training batch."""
+    K, scale, at = row["batch_size"], noise_scale(row), row["pairs"].index(row["batch_size"])
+    between, with_the_true = pairwise(row["variance"][at])["mean"], np.mean(row["convergence"][at]["cosines"])
     found = f'measured {between:.2f}, and with the "true" gradient {with_the_true:.2f}'
-    if B == np.inf and np.isnan(low):
-        return f"there are too few estimates to tell the noise scale ({found})"
-    if low == np.inf:
+    B, (low, high) = scale["mean"], scale["interval"] or (math.nan, math.nan)
+    if low == math.inf:
         return f"no gradient was found in so few pairs ({found})"
-    if B == np.inf:
+    if high == math.inf:
         text = f"the noise scale exceeds {two_digits(low)} pairs, and the sample is too small to say by how much"
         return f"{text}: two estimates from {K:,} have a cosine of less than {K / (K + low):.2g} ({found})"
+    if B == math.inf:
+        return f"there are too few estimates to tell the noise scale ({found})"
     share = f"1/{B / K:.0f} of" if B > 2 * K else f"{K / B:.1f} times"
-    text = f"a batch of {K:,} is {share} the noise scale ({two_digits(B)}"
-    text += "" if np.isnan(low) else f" [{two_digits(low)}, {two_digits(high)}]"
-    text += f" pairs, mean of {len(rows)} runs)" if len(rows) > 1 else " pairs)"
+    ends = "" if math.isnan(low) else f" [{two_digits(low)}, {two_digits(high)}]"
+    text = f"a batch of {K:,} is {share} the noise scale ({two_digits(B)}{ends} pairs)"
     return f"{text}: two estimates have a cosine of {K / (K + B):.2g} ({found})"
 
 

@@ -200,36 +200,36 @@ def test_intervals_with_the_true_gradient_allow_for_what_the_repeats_share(noise
 @pytest.fixture
 def known_scales(monkeypatch):
     """Lets noise_scale read 1 / B and its interval from the row."""
-    monkeypatch.setattr(load("gradient"), "noise_scale", lambda row: row["scale"])
+
+    def of_row(row):
+        B, high, low = (1 / x if x > 0 else np.inf for x in (row["inverse"], *(row["inverse_interval"] or [0, 0])))
+        interval = row["inverse_interval"] and [low, high]
+        return dict(mean=B, interval=interval, inverse=row["inverse"], inverse_interval=row["inverse_interval"])
+
+    monkeypatch.setattr(load("gradient"), "noise_scale", of_row)
 
 
 def cell_with(iteration, inverse, interval):
     """A row whose 1 / B is known, and its interval."""
     row = dict(iteration=iteration, batch_size=2048, pairs=[2048], variance=[[0.25]], env_id="E")
-    row |= dict(scale=dict(inverse=inverse, inverse_interval=interval), convergence=[dict(cosines=[0.25, 0.25])])
-    return row
+    return row | dict(inverse=inverse, inverse_interval=interval, convergence=[dict(cosines=[0.25, 0.25])])
 
 
 WORDS = {
-    "a batch of 2,048 is 1/45 of the noise scale (92,000 [60,000, 180,000] pairs)": [
-        (1 / 92160, [1 / 180e3, 1 / 60e3])
-    ],
-    'a cosine of 0.022 (measured 0.25, and with the "true" gradient 0.25)': [(1 / 92160, [1 / 180e3, 1 / 60e3])],
-    "is 3.1 times the noise scale (670 [570, 800] pairs, mean of 2 runs)": [  # 1.5e-3 +- 2.5e-4
-        (1 / 500, [1 / 500 - 3e-4, 1 / 500 + 3e-4]),
-        (1 / 1000, [1 / 1000 - 4e-4, 1 / 1000 + 4e-4]),
-    ],
-    "the noise scale exceeds 41,000 pairs, and the sample is too small": [(1 / 92160, [-1e-6, 1 / 40_960])],
-    "a cosine of less than 0.048": [(1 / 92160, [-1e-6, 1 / 40_960])],
-    "is 1/2 of the noise scale (5,000 pairs): two estimates have a cosine of 0.29": [(1 / 5000, None)],
-    "there are too few estimates to tell the noise scale": [(-1e-6, None)],
-    "no gradient was found in so few pairs": [(0.0, [0.0, 0.0])],
+    "a batch of 2,048 is 1/45 of the noise scale (92,000 [60,000, 180,000] pairs)": (1 / 92160, [1 / 180e3, 1 / 60e3]),
+    'a cosine of 0.022 (measured 0.25, and with the "true" gradient 0.25)': (1 / 92160, [1 / 180e3, 1 / 60e3]),
+    "is 3.1 times the noise scale (670 [570, 800] pairs)": (1 / 667, [1 / 800, 1 / 570]),
+    "the noise scale exceeds 41,000 pairs, and the sample is too small": (1 / 92160, [-1e-6, 1 / 40_960]),
+    "a cosine of less than 0.048": (1 / 92160, [-1e-6, 1 / 40_960]),
+    "is 1/2 of the noise scale (5,000 pairs): two estimates have a cosine of 0.29": (1 / 5000, None),
+    "there are too few estimates to tell the noise scale": (-1e-6, None),
+    "no gradient was found in so few pairs": (0.0, [0.0, 0.0]),
 }
 
 
 def test_noise_scale_in_words(known_scales):
-    for told, cells in WORDS.items():
-        assert told in load("gradient").describe([cell_with(300, *x) for x in cells])
+    for told, scale in WORDS.items():
+        assert told in load("gradient").describe(cell_with(300, *scale))
 
 
 def test_where_no_action_changes_the_reward_there_is_no_noise_scale():
@@ -238,15 +238,18 @@ def test_where_no_action_changes_the_reward_there_is_no_noise_scale():
 
 
 def test_picture_of_the_noise_scale(figures, tmp_path, known_scales):
-    """Thin lines are the runs; the thick one is the mean of 1 / B, until that has nothing but a lower bound."""
+    """Thin lines are the runs, and the thick one is their mean. A bar that goes below 0 reaches the bottom."""
     one = [cell_with(0, 1e-3, [8e-4, 1.2e-3]), cell_with(100, 1e-5, [-3e-5, 3e-5])]
-    other = [cell_with(0, 3e-3, [2.8e-3, 3.2e-3]), cell_with(100, 2e-5, [1e-5, 3e-5])]
+    other = [cell_with(0, 3e-3, [2.8e-3, 3.2e-3]), cell_with(100, -5e-6, [-1e-5, 3e-5])]
     style = dict(color="red", label="ppo", marker="o")
     load("gradient").draw_noise_scale([(style, one), (style, other)], tmp_path / "x")
-    first, second, thick, above, batch, *_ = figures["x"].axes[0].lines
-    for line, expected in ((first, [1000, np.inf]), (second, [1e3 / 3, 5e4]), (thick, [500, np.nan])):
-        np.testing.assert_allclose(line.get_ydata(), expected)
-    assert list(above.get_xdata()) == [100] and list(batch.get_ydata()) == [2048, 2048]
+    drawn = [2048 * np.array(x) for x in ([1e-3, 1e-5], [3e-3, -5e-6], [2e-3, 2.5e-6])]
+    lines = [x.get_ydata() for x in figures["x"].axes[0].lines]
+    assert all(any(len(y) == 2 and np.allclose(x, y) for y in lines) for x in drawn)
+    load("gradient").draw_noise_scale([(style, one)], tmp_path / "x")
+    axis = figures["x"].axes[0]
+    bars = [segment[:, 1] for x in axis.collections for segment in x.get_segments()]
+    assert np.allclose(bars, 2048 * np.array([[8e-4, 1.2e-3], [-3e-5, 3e-5]])) and axis.get_ylim()[0] > 0
 
 
 def test_every_run_has_random_numbers_of_its_own(known, tmp_path):
