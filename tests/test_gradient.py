@@ -8,6 +8,7 @@ import pytest
 import torch
 from conftest import flat, load, output
 from environments import Bandit, Chain
+from matplotlib.figure import Figure
 from problems import checkpoint_of, expected_rewards, policy_of, rows
 from torch.func import grad, jacrev
 
@@ -195,6 +196,14 @@ def test_intervals_with_the_true_gradient_allow_for_what_the_repeats_share(noise
     mean, low, high = np.array(draws).T
     assert np.mean((low < mean.mean()) & (mean.mean() < high)) > 0.93  # as if they were independent: 0.89, 0.77
     assert module.with_true(repeats[:2], true[:2], repeats[:2])["without"] == []
+
+
+def test_an_interval_ends_where_cosines_do():
+    axis, row = Figure().subplots(), dict(pairs=[64], batch_size=64)
+    estimate = lambda _: dict(mean=0.95, interval=[0.9, 1.2])
+    load("gradient").draw_against_pairs(axis, [(dict(label="ppo", color="red"), row, [None])], estimate)
+    [bar] = [segment[:, 1] for x in axis.collections for segment in x.get_segments()]
+    assert list(bar) == [0.9, 1]
 
 
 @pytest.fixture

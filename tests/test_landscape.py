@@ -103,14 +103,17 @@ def test_the_picture_has_the_tested_intervals(known, tmp_path, figures):
     assert all(np.isclose(bars, x["interval"]).all(1).any() for x in changes)
 
 
-def test_surfaces_have_the_points_of_the_lines_and_one_scale(known, tmp_path, figures):
+def test_surfaces_have_the_points_of_the_lines_and_one_scale(known, tmp_path, figures, monkeypatch):
     """Points of several steps share what is not on the step. --surfaces adds points, and changes none of those on the
     axes; --concentration has episodes of its own."""
     module, flags = load("landscape"), "--grid 3 --step-pairs 64 200 --reward-pairs 100"
     lines = landscape(known / "chain", tmp_path / "lines", flags)["points"]
     few, many = ([cell["returns"] for cell in x] for x in (lines[:5], lines[5:]))  # 0, two steps, two others
     assert few[0] == many[0] and few[3:] == many[3:] and few[1:3] != many[1:3]
+    play, seeds = lab.play, []
+    monkeypatch.setattr(lab, "play", lambda *call: seeds.append(call[1]) or play(*call))
     row = landscape(known / "chain", tmp_path, f"{flags} --surfaces --concentration 60 120")
+    assert [len(x) for x in set(seeds)].count(5) == 2 * 9  # each point of a concentration has seeds of its own
     assert len(row["points"]) == 2 * 9 and len(row["concentrations"]) == 2 * 9
     assert [x for x in row["points"] if not x["step"] * x["random"]] == lines
     assert [x["episodes"] for x in row["concentrations"][::9]] == [15, 30]  # of four steps
