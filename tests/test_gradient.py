@@ -156,6 +156,18 @@ def test_noise_scale_and_cosines_match_the_exact_gradient_and_covariance(known, 
     assert f"a batch of 64 is 1/{scale / 64:.0f} of the noise scale (2" in capsys.readouterr().out
 
 
+def test_unbiased_advantages_are_returns_minus_values(known):
+    """With the run's own network as the "true" value function, in episodes of several steps."""
+    module = load("baselines")
+    script, args, state, steps = lab.fresh_rollout(checkpoint_of(known / "chain"), (3,), 2, 64)
+    own = lab.flat_parameters(state.value).numpy(), 1.0, 0.0
+    found = module.other_advantages(script, args, state, steps, own)
+    values = state.value(torch.from_numpy(steps["obs"])).detach()
+    torch.testing.assert_close(found[module.UNBIASED], found[module.NONE] - values, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(found[module.TRUE], script.estimate_advantages(args, state, steps)["advantages"])
+    assert (found[module.UNBIASED] - found[module.TRUE]).abs().max() > 0.01
+
+
 def test_noise_scale_has_no_bias():
     """Over many draws both parts are what they should be, also where noise exceeds the signal."""
     module, rng = load("gradient"), np.random.default_rng(0)
