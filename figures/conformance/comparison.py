@@ -44,8 +44,8 @@ ADAPTERS = Path(__file__).parent / "adapters"
 
 TEMPLATE = '''"""An adapter for figures/conformance. Call your own code in it, and delete what you do not need.
 
-Arrays are float64 (masks are bool) of shape [T, N], T steps of N environments, or [B], B pairs of a minibatch. What no
-function covers, the README says.
+Arrays are float64 (masks are bool) of shape [T, N], T steps of N environments, or [B], B pairs of a minibatch. The
+README of figures/conformance says what no function covers.
 """
 
 TITLE = "my PPO"  # the column's title
@@ -131,12 +131,14 @@ def answers(adapter: SimpleNamespace, name: str) -> dict[str, np.ndarray]:
 
 
 def checked(numbers: Any, shape: tuple[int, ...], what: str) -> np.ndarray:
-    """Returns the numbers in float64. Raises Refused if they have another shape or are not finite."""
+    """Returns the numbers in float64. Raises Refused if they have another shape or type, or are not finite."""
     if numbers is None:
         raise Refused(f"{what} is missing: it returns None")
     numbers = numbers.detach().cpu().numpy() if hasattr(numbers, "detach") else np.asarray(numbers)
     if numbers.shape != shape:
         raise Refused(f"{what} has shape {numbers.shape}, not {shape}")
+    if numbers.dtype.kind != "f":
+        raise Refused(f"{what} is of type {numbers.dtype}, not float")
     if bad := np.count_nonzero(~np.isfinite(numbers)):
         raise Refused(f"{what}: {bad} of {numbers.size} numbers are not finite")
     return numbers.astype(np.float64)

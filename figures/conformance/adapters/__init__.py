@@ -1,9 +1,8 @@
 """Adapters of conformance for libraries. Each calls the library's own functions, with its defaults where it has a
 choice. CleanRL is a script and not a library, so its adapter is a transcription. Here is what several of them need.
 
-An adapter's `update` also takes the library's own settings, so that `loss_of` can have it update and take the loss on
-which the library calls backward() then. For that, the networks answer with what is given, and the observations are the
-numbers of the rows to answer with."""
+An adapter's `update` also takes the library's own settings, so that `loss_of` can call it and take the loss before the
+library's backward(). There, observations are numbers of rows, for which the networks answer with what is given."""
 
 from types import SimpleNamespace
 from unittest.mock import patch
