@@ -18,7 +18,7 @@ def results() -> list[dict]:
 def each_bug() -> list[list[str]]:
     """Returns the rows of a table with what the quick report said of each bug."""
     rows = [["bug", "what it does", "`--quick`", "checks with an alarm"]]
-    for kind in dict.fromkeys(x["kind"] for x in results() if x["kind"] != "healthy"):
+    for kind in dict.fromkeys(x["kind"] for x in results() if x["kind"] not in ("healthy", plant.EDITS)):
         rows.append([f"*{kind}*", "", "", ""])
         for x in [x for x in results() if x["kind"] == kind]:
             rows.append([x["name"], x["what"], plant.outcome(x), ", ".join(plant.alarms(x))])
@@ -31,7 +31,7 @@ def rates() -> list[list[str]]:
     bugs = [x for x in measured("report/blind") if not x.get("healthy")]
     counts = [mutants.exact(sum(x[name] for x in bugs), len(bugs)) for name in ("found", "named")]
     alarms, verdicts = (sum(x.get(name, 0) for x in measured("report/blind")) for name in ("alarms", "verdicts"))
-    blind = ["**Bugs that whoever wrote the checks had not seen**", *counts]
+    blind = ["**Bugs that the authors of an earlier report had not seen, found by that report**", *counts]
     beside = ["false alarms on the four healthy runs beside them", mutants.exact(alarms, verdicts), "–"]
     return [header, blind, beside, *rows]
 
@@ -64,16 +64,11 @@ def each_missed() -> list[list[str]]:
     return rows
 
 
-def each_untrained() -> list[list[str]]:
-    """Returns the rows of a table with today's verdicts on bugs and edits of scripts that have not trained."""
-    return plant.rates(measured("report/untrained"))
-
-
 def each_edit() -> list[list[str]]:
     """Returns the rows of a table with what today's checks say of healthy edits."""
     rows = [["edit", "what it does", "`--quick`", "what is said"]]
-    for x in [x for x in measured("report/untrained") if x["kind"] == plant.EDITS]:
-        said = "; ".join(f"{y['check']}: {y['number']}" for y in x["findings"])
+    for x in [x for x in results() if x["kind"] == plant.EDITS]:
+        said = "; ".join(f"{y['check']}: {y['number']}" for y in x["findings"] if y["status"] in plant.checks.ALARMS)
         rows.append([x["name"], x["what"], plant.outcome(x), said])
     return rows
 
@@ -95,7 +90,6 @@ TABLES = {
     "scripts": each_script,
     "functions": each_function,
     "missed": each_missed,
-    "untrained": each_untrained,
     "edits": each_edit,
 }
 PICTURES = {}

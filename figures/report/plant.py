@@ -4,7 +4,6 @@ quick report judge them all, and counts what it finds, what it names, and whom i
     python figures/report/plant.py --out planted               # trains and judges what is missing, writes hit_rate.json
     python figures/report/plant.py --out planted --only ppo    # the runs whose names have this pattern alone
     python figures/report/plant.py --out planted --mutants 30  # so many mutants of each script; writes mutants.json
-    python figures/report/plant.py --out planted --untrained   # judges scripts alone, in minutes; writes untrained.json
 
 To judge trained runs again, delete planted/pages. A bug is *found* if any verdict is bad, caution or differs, and
 *named* if one of them is of a check that bugs.txt gives for it. A healthy run or edit is *accused* if any is bad
@@ -16,7 +15,6 @@ import json
 import re
 import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -172,8 +170,6 @@ class Args:
     """folder of the scripts, the runs and the reports"""
     only: str = ""
     """pattern of the names of bugs and runs or, for mutants, scripts; what is written then has these alone"""
-    untrained: bool = False
-    """judge the bugs and edits that need no training, on scripts that have not trained"""
     mutants: int = 0
     """mutants of each script; then nothing else is made"""
     seed: int = 1
@@ -188,23 +184,6 @@ def main() -> None:
         rows = mutants.measure(out, args.mutants, args.seed, args.only)
         (out / "mutants.json").write_text("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n")
         for row in mutants.by_script(rows):
-            print("  ".join(row))
-        return
-    if args.untrained:
-        path = out / "untrained.jsonl"
-        kept = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-        work = [x for x in reversed(read_bugs()) if not x.trained and re.search(args.only, x.name)]
-        for bug in tqdm([x for x in work if x.name not in [y["name"] for y in kept]], mininterval=30):
-            with tempfile.TemporaryDirectory() as folder:
-                told = judge_untrained(bug.script, plant(bug, out), Path(folder) / "run")
-            keys = ("check", "status", "text", "number")
-            told = [{key: x[key] for key in keys} for x in told if x["status"] != "good"]
-            kept.append(dict(kind=bug.kind, name=bug.name, what=bug.what, checks=bug.checks, findings=told))
-            with path.open("a") as file:
-                print(json.dumps(kept[-1]), file=file)
-        found = [x for x in reversed(kept) if re.search(args.only, x["name"])]
-        (out / "untrained.json").write_text("[\n" + ",\n".join(map(json.dumps, found)) + "\n]\n")
-        for row in rates(found):
             print("  ".join(row))
         return
     cases = [(f"bug__{x.name}", x, plant(x, out), x.flags) for x in read_bugs()]
