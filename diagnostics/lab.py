@@ -95,15 +95,11 @@ def digest(data: bytes) -> str:
 @cache
 def read_config(run: Path) -> dict[str, Any]:
     """Returns a run's config.json: the algorithm (algo), all arguments (args), and the SHA-256 of the script."""
-    try:
-        config = json.loads((run / "config.json").read_text())
-        algo, env_id = config["algo"], config["args"]["env_id"]
-    except (ValueError, KeyError, TypeError):
-        refuse(f"{run}: its config.json is damaged; nothing can be measured without it")
-    home = env_id.rpartition(":")[0]  # the module of a user's environment, my_module:MyEnv-v0
+    config = json.loads((run / "config.json").read_text())
+    home = config["args"]["env_id"].rpartition(":")[0]  # the module of a user's environment, my_module:MyEnv-v0
     if home and Path(home.replace(".", "/")).resolve().is_relative_to(run.resolve()):
         refuse(f"{run}: the module {home} of its environment came with it; if you trust it, move it elsewhere")
-    return config if algo.isidentifier() else refuse(f"{run}: its config.json names no algorithm")
+    return config if config["algo"].isidentifier() else refuse(f"{run}: its config.json names no algorithm")
 
 
 def batch_shape(run: Path) -> tuple[int, int]:

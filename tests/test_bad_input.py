@@ -138,7 +138,6 @@ SENTENCES = [
     ("value", "", "name one run folder or more"),
     ("value", "none", "No such file or directory"),
     ("value", "foreign", "its config.json names no algorithm"),
-    ("value", "half", "its config.json is damaged"),
     ("value", "bare", "no checkpoints"),
     ("value", f"torn --checkpoints 1 {ONE}", "iter_000001.pt is damaged"),
     ("value", f"nowhere {ONE}", "--env-id Nowhere-v0: NameNotFound"),
@@ -184,7 +183,6 @@ def odd(known, tmp_path, monkeypatch):
     for path in checkpoints(tmp_path / "nowhere"):
         torch.save(torch.load(path, weights_only=True) | nowhere, path)
     configs = dict(nowhere=json.dumps(config | nowhere), foreign=json.dumps(config | dict(algo="../broken")))
-    configs["half"] = configs["foreign"][:99]
     for folder, text in configs.items():
         (tmp_path / folder).mkdir(exist_ok=True)
         (tmp_path / folder / "config.json").write_text(text)
