@@ -40,7 +40,7 @@ PARTS = {
                     trained_by="figures/reference/sb3_ppo.py", logged=("episodic_return",)),
     "ten-seeds": Part("ten-seeds", "ten_seeds", range(401, 411), every=25,
                       logged=("episodic_return", "mean_kl", "max_kl", "max_ratio"), averaged=("returns",)),
-    "value-clip": Part("value-clip", "value_clip", range(401, 409), script="figures/value_clip/spread.py"),
+    "value-clip": Part("value-clip", "value_clip", range(401, 411), script="figures/value_clip/spread.py"),
     "batches": Part("batches", "gains_add_up", range(401, 411),
                     script="figures/gains_add_up/measure.py --checkpoints 150 300 --arms few recipe"),
     "surfaces": Part("surfaces", "surfaces", range(401, 402), averaged=("returns",)),

@@ -155,7 +155,7 @@ def test_how_wide_a_value_clip_must_be(monkeypatch):
     old = {name: level + rng.normal(0, 20, 10) for name, level in old.items()}
     monkeypatch.setattr(claims.room("nine").runs, "of", lambda place: old)
     for place in unit:
-        assert len(x.finals(place)["off"]) == 18 and x.spread(place).mean == pytest.approx(unit[place])
+        assert len(x.finals(place)["off"]) == 20 and x.spread(place).mean == pytest.approx(unit[place])
         low, high = x.half_way(place)["interval"]
         exact = 0.2 * np.exp(1000 / 500)  # half of 2,000, between 0.6 and 2
         assert low < exact < high < 1.2 * low and x.least_not_seen_to_harm(place) == "wide"
