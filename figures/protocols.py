@@ -35,7 +35,7 @@ class Part(NamedTuple):
 
 
 PARTS = {
-    "reference": Part("reference", "reference", range(1, 11)),
+    "reference": Part("reference", "reference", range(1, 6)),
     "sb3-ppo": Part("reference", "reference", range(1, 6), ("Hopper", "Walker2d", "HalfCheetah"),
                     trained_by="figures/reference/sb3_ppo.py", logged=("episodic_return",)),
     "ten-seeds": Part("ten-seeds", "ten_seeds", range(401, 411), every=25,
