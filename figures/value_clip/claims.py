@@ -59,6 +59,11 @@ def least_not_seen_to_harm(place: str) -> str:
     return next((eps for eps in NEW if not stands[f"off − {eps}"][place]), "wide")
 
 
+def of_new_alone(place: str, eps: str) -> Estimate:
+    """Returns off − eps with the new runs without a clip alone, which the protocol does not plan."""
+    return Estimate([by_agent(whole("value-clip"))[place][OFF], finals(place)[eps]], (1, -1))
+
+
 # The half-way width --------------------------------------------------------------------------------------------------
 
 
@@ -104,6 +109,17 @@ def in_spreads(place: str) -> dict[str, Any]:
     return dict(mean=found["mean"] / unit, interval=[x / unit for x in found["interval"]])
 
 
+def half_lost(place: str) -> str:
+    """Writes the half-way width in standard deviations of V, with its interval."""
+    found = in_spreads(place)
+    return "{} [{}, {}]".format(*map(two_digits, (found["mean"], *found["interval"])))
+
+
+def in_units(place: str, eps: str) -> str:
+    """Writes a width in standard deviations of V."""
+    return two_digits(widths(place)[eps] / spread(place).mean)
+
+
 def agree() -> bool:
     """Answers whether the half-way widths of both tasks agree within a factor of three."""
     one, other = (in_spreads(place)["mean"] for place in PLACES)
@@ -119,7 +135,7 @@ def table_of_widths() -> Iterable[list[str]]:
         row = [eps]
         for place in PLACES:
             own = spread(place, OFF if eps == "off" else f"{OFF}-clip-{eps}") if eps in (*NEW, "off") else ""
-            row += [two_digits(widths(place)[eps] / spread(place).mean) if eps != "off" else "∞"]
+            row += [in_units(place, eps) if eps != "off" else "∞"]
             row += [str(Estimate([finals(place)[eps]])), str(own)]
         yield row
     half = [x for place in PLACES for x in (two_digits(in_spreads(place)["mean"]), "", "")]
