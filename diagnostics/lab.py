@@ -67,10 +67,11 @@ def run_program(main: Callable[[], None]) -> None:
         main()
     except KeyboardInterrupt:
         refuse("interrupted; the same command resumes from what is kept", 130)
-    except Exception as error:  # of which the system's, and a script's own BadInput, are for the user
-        if not isinstance(error, OSError) and type(error).__name__ != "BadInput":
+    except Exception as error:  # of which the system's, damaged JSON and a script's own BadInput are for the user
+        if not isinstance(error, (OSError, json.JSONDecodeError)) and type(error).__name__ != "BadInput":
             raise
-        refuse(" ".join(str(error).split()))
+        text = f", in a damaged file: {error.doc[:60]}" if isinstance(error, json.JSONDecodeError) else ""
+        refuse(" ".join(f"{error}{text}".split()))
 
 
 # Runs and checkpoints ------------------------------------------------------------------------------------------------
@@ -256,8 +257,7 @@ def draw_runs(axis: Any, lines: list[Line], x: str, point: Callable, apart: floa
         if len(curves) > 1:
             for thin in curves:
                 axis.plot([*thin], [y["mean"] for y in thin.values()], color=style["color"], linewidth=0.6)
-            shared = [at for at in curve if all(at in other for other in curves)]
-            curve = {at: mean_of([other[at]["mean"] for other in curves]) for at in shared}
+            curve = {at: mean_of([x[at]["mean"] for x in curves]) for at in curve if all(at in x for x in curves)}
             style = style | dict(linewidth=2.5)
             axis.plot([], [], color="0.4", linewidth=2.5, label="mean of the runs (thin); interval over 3 or more")
         places = np.array([*curve]) + apart * (k - (len(styles) - 1) / 2)

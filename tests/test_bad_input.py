@@ -138,6 +138,8 @@ SENTENCES = [
     ("value", "", "name one run folder or more"),
     ("value", "none", "No such file or directory"),
     ("value", "foreign", "its config.json names no algorithm"),
+    ("value", "half", 'in a damaged file: {"algo": "ppo"'),
+    ("value", "ppo --out rows", "in a damaged file: damaged"),
     ("value", "bare", "no checkpoints"),
     ("value", f"torn --checkpoints 1 {ONE}", "iter_000001.pt is damaged"),
     ("value", f"nowhere {ONE}", "--env-id Nowhere-v0: NameNotFound"),
@@ -161,7 +163,9 @@ SENTENCES = [
     ("report", "ppo copy --quick --out out", "the same run, twice"),
     ("report", "cut --quick", "progress.csv is damaged"),
     ("report", "ppo --quick --meant value_lss", "no check has this name; there are order shapes"),
+    ("report", "half --quick", "in a damaged file"),
     ("rewards", "none", "No such file or directory"),
+    ("rewards", "half", "in a damaged file"),
     ("rewards", "ppo raw --out . --labels PPO", "--labels: 1 for 2 runs; give one for each run, in order"),
 ]
 
@@ -183,10 +187,13 @@ def odd(known, tmp_path, monkeypatch):
     for path in checkpoints(tmp_path / "nowhere"):
         torch.save(torch.load(path, weights_only=True) | nowhere, path)
     configs = dict(nowhere=json.dumps(config | nowhere), foreign=json.dumps(config | dict(algo="../broken")))
+    configs |= dict(half=json.dumps(config)[:100])
     for folder, text in configs.items():
         (tmp_path / folder).mkdir(exist_ok=True)
         (tmp_path / folder / "config.json").write_text(text)
     (tmp_path / "file").touch()
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "rows" / "value.jsonl").write_text("damaged\n")
     (tmp_path / "link").symlink_to("ppo")
     monkeypatch.setattr("sys.dont_write_bytecode", True)  # Python's own caches are no files of a script
     return tmp_path
