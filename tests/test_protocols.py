@@ -127,7 +127,7 @@ def test_the_reference_finds_what_was_put_in(monkeypatch):
         "**" not in cells["`ppo.py`", "Ant-v5"]
         and cells["PPO of SB3", "Ant-v5"] == "" != cells["PPO of SB3", "Hopper-v5"]
     )
-    assert [*x.sb3_table()][-1][1:] == ["as good as"] * 3  # by 100, which 5 and 10 seeds tell from 0 here
+    assert [*x.sb3_table()][-1][1:] == ["as good as"] * 3  # by 100, which 5 seeds tell from 0 here
     finals = x.numbers("final")["Hopper"]
     welch = stats.ttest_ind(finals["ppo.py"], finals["sb3_ppo"], equal_var=False)
     assert x.from_sb3()["ppo.py − PPO of SB3"]["Hopper"].p() == pytest.approx(welch.pvalue)
