@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from claims import room
-from estimates import Estimate, bootstrap, plain, two_digits
+from estimates import Estimate, bootstrap, measured, plain, two_digits
 from matplotlib.figure import Figure
 from pictures import STYLES, new_figure
 from planned import Tests, holm
@@ -101,6 +101,11 @@ def spread(place: str, agent: str = OFF, of: str = "values") -> Estimate:
         if row["agent"] == agent and row["env_id"].startswith(place):
             runs.setdefault(row["run_seed"], []).append(row[of])
     return Estimate([[np.mean(x) for x in runs.values()]])
+
+
+def with_scaling(place: str) -> float:
+    """Returns the standard deviation of V where rewards are scaled, of one run: the mean over the same checkpoints."""
+    return float(np.mean([row["values"] for row in measured("value_clip/scaled")[place]]))
 
 
 def in_spreads(place: str) -> dict[str, Any]:
