@@ -32,12 +32,13 @@ class Part(NamedTuple):
     points: int = 100  # equal parts of training, of which each keeps a mean
     every: int = 0  # where it is not 0, the values of iterations 0, every, 2 every, ... are kept instead
     averaged: tuple[str, ...] = ()  # lists in the diagnostics' rows of which only the mean is kept, to keep lines short
+    early: int = 0  # seeds, the first ones, whose means and runs may be shown without tests before the last run
 
 
 PARTS = {
-    "reference": Part("reference", "reference", range(1, 6)),
+    "reference": Part("reference", "reference", range(1, 6), early=3),
     "sb3-ppo": Part("reference", "reference", range(1, 6), ("Hopper", "Walker2d", "HalfCheetah"),
-                    trained_by="figures/reference/sb3_ppo.py", logged=("episodic_return",)),
+                    trained_by="figures/reference/sb3_ppo.py", logged=("episodic_return",), early=3),
     "ten-seeds": Part("ten-seeds", "ten_seeds", range(401, 411), every=25,
                       logged=("episodic_return", "mean_kl", "max_kl", "max_ratio"), averaged=("returns",)),
     "value-clip": Part("value-clip", "value_clip", range(401, 411), script="figures/value_clip/spread.py"),
@@ -85,12 +86,15 @@ def kept(name: str) -> dict[Key, dict[str, Any]]:
     return {key: lines[key] for key in planned(name) if key in lines}
 
 
-def whole(name: str) -> list[dict[str, Any]]:
-    """Returns the lines of a part. While one is missing there are none, because nobody looks before the last run."""
-    lines, missing = kept(name), [key for key in planned(name) if key not in kept(name)]
-    if missing:
-        raise ValueError(f"{name}: {len(missing)} of {len(planned(name))} runs are missing, so that nobody looks yet")
-    return [*lines.values()]
+def whole(name: str, early: bool = False) -> list[dict[str, Any]]:
+    """Returns the lines of a part, or of those seeds of it that its protocol shows early. While one of them is missing
+    there are none, because nobody looks before."""
+    part, lines = PARTS[name], kept(name)
+    seeds = part.seeds[: part.early] if early else part.seeds
+    asked = [key for key in planned(name) if key[2] in seeds]
+    if missing := [key for key in asked if key not in lines]:
+        raise ValueError(f"{name}: {len(missing)} of {len(asked)} runs are missing, so that nobody looks yet")
+    return [lines[key] for key in asked]
 
 
 def append(path: Path, line: dict[str, Any]) -> None:

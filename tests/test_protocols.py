@@ -59,6 +59,17 @@ def test_a_run_is_kept_as_a_line_and_not_trained_again(tiny, monkeypatch):
     assert call(tiny) == 0 and len(expected) == 1  # nothing is trained again
 
 
+def test_first_seeds_are_shown_early_once_all_runs_of_them_are_there(tiny, monkeypatch):
+    monkeypatch.setitem(protocols.PARTS, "tiny", protocols.PARTS["tiny"]._replace(seeds=range(3, 5), early=1))
+    lines = [dict(agent="tiny", env_id=f"{x}-v5", seed=y) for x, y in product(("Hopper", "Swimmer"), (4, 3))]
+    for line in lines[:3]:
+        protocols.append(tiny / "tiny/runs.jsonl", line)
+    with pytest.raises(ValueError, match="1 of 2 runs are missing"):
+        protocols.whole("tiny", early=True)
+    protocols.append(tiny / "tiny/runs.jsonl", lines[3])
+    assert protocols.whole("tiny", early=True) == [lines[1], lines[3]]
+
+
 def test_a_failed_run_has_no_line_and_one_that_a_number_stopped_has(tiny, monkeypatch, capfd):
     texts = iter(["no space left", "ppo.py: iteration 7: a loss is not finite"])
 
@@ -103,7 +114,7 @@ def made_up(name, number):
 def fresh(name, monkeypatch, **lines):
     """Returns a room whose parts have these lines."""
     of_room = claims.room.__wrapped__(name)  # not the one that other tests share
-    monkeypatch.setattr(of_room, "whole", lambda part: lines[part.replace("-", "_")])
+    monkeypatch.setattr(of_room, "whole", lambda part, early=False: lines[part.replace("-", "_")])
     return of_room
 
 
@@ -123,16 +134,17 @@ def test_the_reference_finds_what_was_put_in(monkeypatch):
     header, *rows = map(list, x.finals_table())
     cells = {(row[0], place): cell for row in rows for place, cell in zip(header[1:], row[1:])}
     assert "**" in cells["`trpo.py`", "Ant-v5"] and "✗" in cells["`a2c.py`", "Humanoid-v5"]
-    assert (
-        "**" not in cells["`ppo.py`", "Ant-v5"]
-        and cells["PPO of SB3", "Ant-v5"] == "" != cells["PPO of SB3", "Hopper-v5"]
-    )
+    assert "**" not in cells["`ppo.py`", "Ant-v5"]
+    assert cells["PPO of SB3", "Ant-v5"] == "" != cells["PPO of SB3", "Hopper-v5"]
     assert [*x.sb3_table()][-1][1:] == ["as good as"] * 3  # by 100, which 5 seeds tell from 0 here
     finals = x.numbers("final")["Hopper"]
     welch = stats.ttest_ind(finals["ppo.py"], finals["sb3_ppo"], equal_var=False)
     assert x.from_sb3()["ppo.py − PPO of SB3"]["Hopper"].p() == pytest.approx(welch.pvalue)
     mean, low, high = x.curve("Hopper", "ppo.py")
     assert low[50] < mean[50] < high[50] and mean[0] == mean[1] and abs(mean[-1] - 2000) < 60
+    [_, ppo, *_] = x.table_of_first_seeds()
+    assert ppo[1] == f"{finals['ppo.py'].mean():,.0f}<br>({', '.join(f'{y:,.0f}' for y in finals['ppo.py'])})"
+    assert [len(x.dots(early).axes[0].lines) for early in (False, True)] == [27, 18]  # by the means' intervals
     monkeypatch.setattr(x, "minutes_per_million", lambda place, agent: 3.0)
     for picture, end in (("curves", 1), ("minutes", 3)):
         axis = x.PICTURES[picture]().axes[0]
@@ -201,11 +213,9 @@ def test_ten_seeds_judge_the_claims(monkeypatch):
 
     x = fresh("ten_seeds", monkeypatch, ten_seeds=made_up("ten-seeds", number))
     cells = x.judged_together()
-    refuted = {
-        ("BLOG: PPO-M does not keep the KL small", "Hopper"),
-        ("IM: PPO and PPO-M keep the KL small", "Walker2d"),
-    }
-    refuted |= {("CL: V's error is small on training pairs", place) for place in x.PLACES}
+    refuted = {("CL: V's error is small on training pairs", place) for place in x.PLACES}
+    refuted.add(("BLOG: PPO-M does not keep the KL small", "Hopper"))
+    refuted.add(("IM: PPO and PPO-M keep the KL small", "Walker2d"))
     for name, place in product(x.CLAIMS, x.PLACES):
         expected = claims.NOT if (name, place) in refuted else claims.HOLDS
         cell = cells[name][place]
@@ -277,16 +287,11 @@ def test_surfaces(monkeypatch):
         rows += [dict(iteration=at, surfaces=False, concentrations=of_sizes) for at in (150, 300)]
         return dict(algo="ppo", rows=dict(landscape=rows))
 
-    x = fresh(
-        "surfaces",
-        monkeypatch,
-        surfaces=made_up("surfaces", number),
-        surfaces_humanoid=made_up("surfaces-humanoid", number),
-    )
+    parts = {y.replace("-", "_"): made_up(y, number) for y in ("surfaces", "surfaces-humanoid")}
+    x = fresh("surfaces", monkeypatch, **parts)
     assert x.agreement("Hopper", "CL-PPO", 0, 50_000) > 0.95 and x.agreement("Hopper", "TRPO", 450, 2000) < -0.95
-    assert (
-        x.concentration("Walker2d", "TRPO", 300, 20_000) > 0.95 > 0.6 > x.concentration("Walker2d", "TRPO", 300, 2000)
-    )
+    many, few = (x.concentration("Walker2d", "TRPO", 300, pairs) for pairs in (20_000, 2000))
+    assert many > 0.95 and few < 0.6
     of = x.surface("Humanoid", "TRPO", 300, 2000)
     assert of["surrogate"][1, 3] == -(ticks[1] - 2 * ticks[3])  # the step along the rows
     assert len(list(x.table_of_agreement())) == len(list(x.table_of_concentration())) == 9

@@ -25,9 +25,9 @@ MARGINS = dict(Hopper=650, Walker2d=825, HalfCheetah=550)  # a quarter of what P
 
 
 @functools.cache
-def numbers(name: str) -> dict[str, dict[str, np.ndarray]]:
+def numbers(name: str, early: bool = False) -> dict[str, dict[str, np.ndarray]]:
     """Returns a number of each run [seeds], or several [seeds, points], by environment and agent."""
-    ours, theirs = by_agent(whole("reference"), name), by_agent(whole("sb3-ppo"), name)
+    ours, theirs = (by_agent(whole(part, early), name) for part in ("reference", "sb3-ppo"))
     return {place: of | theirs.get(place, {}) for place, of in ours.items()}
 
 
@@ -98,6 +98,18 @@ def finals_table() -> Iterable[list[str]]:
     yield [NAMES[SB3], *(str(final(place, SB3)) if place in MARGINS else "" for place in PLACES)]
 
 
+def table_of_first_seeds() -> Iterable[list[str]]:
+    """Yields the mean final returns of the seeds that are shown early, and in brackets those of the runs."""
+    yield ["", *(f"{place}-v5" for place in PLACES)]
+    for agent, name in NAMES.items():
+        row = []
+        for place in PLACES:
+            finals = numbers("final", early=True)[place].get(agent, [])
+            runs = ", ".join(plain(x) for x in finals)
+            row.append(f"{plain(np.mean(finals))}<br>({runs})" if runs else "")
+        yield [f"`{agent}`" if agent in SCRIPTS else name, *row]
+
+
 def not_learning() -> dict[str, list[str]]:
     """Returns by script the tasks that it is not known to learn, or fails at, with the verdict."""
     found = {}
@@ -133,6 +145,29 @@ def curve(place: str, agent: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return runs.mean(0), runs.mean(0) - half, runs.mean(0) + half
 
 
+def dots(early: bool = False) -> Figure:
+    """Draws the final return of every run, and the mean of each agent with its interval. The seeds that are shown early
+    have no interval."""
+    figure, axes = new_figure(2, 3, 5.6, sharey=True)
+    for axis, place in zip(axes.flat, PLACES):
+        for at, (agent, name) in enumerate(NAMES.items()):
+            if agent not in numbers("final", early)[place]:
+                continue
+            x = Estimate([numbers("final", early)[place][agent]])
+            colour, marker = STYLES[name]
+            axis.plot(x.samples[0], [at + 0.25] * x.seeds, marker, color=colour, ms=3.5, alpha=0.5, mec="none")
+            axis.plot(x.mean, at, marker, color=colour, ms=6)
+            if not early:
+                axis.plot(x.interval(), [at, at], color=colour, lw=2)
+        axis.set_title(f"{place}-v5", fontsize=10)
+    for axis in axes[:, 0]:
+        axis.set_yticks(range(len(NAMES)), NAMES.values(), fontsize=8)
+        axis.set_ylim(len(NAMES) - 0.4, -0.6)
+    what = "mean over seeds" if early else "mean over seeds with its 95 % interval"
+    figure.supxlabel(f"final return of each run (small), and {what}", fontsize=9)
+    return figure
+
+
 def minutes_per_million(place: str, agent: str) -> float:
     return measured("reference/speed")[agent][f"{place}-v5"]["minutes"]
 
@@ -158,4 +193,4 @@ def curves(over: str = "steps") -> Figure:
     return figure
 
 
-PICTURES = dict(curves=curves, minutes=lambda: curves("minutes"))
+PICTURES = dict(curves=curves, dots=dots, minutes=lambda: curves("minutes"))
