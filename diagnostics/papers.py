@@ -291,7 +291,7 @@ EXPERIMENTS = {
     "surfaces": X("CL Fig. 5-7, 13-20", "is the reward's surface the surrogate's?", ["CL-PPO", "TRPO"], SURFACES, 1,
                   envs=TWO),
     "surfaces-humanoid": X("CL Fig. 19, 20", "and Humanoid's?", ["CL-PPO", "TRPO"], ONE_SURFACE, 1, envs=["Humanoid"]),
-    "reference": X("ours", "eight scripts at their defaults", [*DEFAULTS], seeds=10, envs=SIX_ENVS),
+    "reference": X("ours", "eight scripts at their defaults", [*DEFAULTS], seeds=5, envs=SIX_ENVS),
     "smoke": X("ours", "does every diagnostic work? seconds each", [*SMOKE], SMALL, 1, 1024, ["Hopper"]),
 }
 # fmt: on
