@@ -149,7 +149,7 @@ for iteration in range(NUM_ITERATIONS):
     mean_return = sum(returns) / len(returns) if returns else float("nan")
     print(f"step {(iteration + 1) * NUM_STEPS}: {len(returns)} episodes ended, with a mean return of {mean_return:.1f}")
 
-# What acting needs, in the format of ppo.py's checkpoints. README.md shows how to load it.
+# What acting needs, in the format of ppo.py's checkpoints. recipes.md shows how to load it.
 mean = {f"mean.{name}": x for name, x in policy_mean.state_dict().items()}
 stats = dict(mean=obs_stats.mean.tolist(), std=obs_stats.std.tolist())
 torch.save(dict(policy=mean | dict(log_std=log_std.detach()), obs_stats=stats), "micro_ppo.pt")

@@ -146,6 +146,6 @@ for iteration in range(NUM_ITERATIONS):
     mean_return = sum(returns) / len(returns) if returns else float("nan")
     print(f"step {(iteration + 1) * NUM_STEPS}: {len(returns)} episodes ended, with a mean return of {mean_return:.1f}")
 
-# The policy, in the format of trpo.py's checkpoints. README.md shows how to load it; there is no normalizer here.
+# The policy, in the format of trpo.py's checkpoints. recipes.md shows how to load it; there is no normalizer here.
 mean = {f"mean.{name}": x for name, x in policy_mean.state_dict().items()}
 torch.save(dict(policy=mean | dict(log_std=log_std.detach())), "micro_trpo.pt")
