@@ -135,7 +135,7 @@ class Estimate:
 class Runs:
     """The final rewards of the agents in some files, and contrasts of their means. {} in a file's name is the
     environment. "path as here/" puts this before the names of the file's agents, and "path as X=Y" takes its agent X
-    alone and calls it Y. Runs of the same agent in several files are pooled."""
+    alone and calls it Y. Runs of the same agent in several files are pooled by seed."""
 
     def __init__(self, *files: str, **named: str | dict[str, float]):
         self.files, self.named = files, named
@@ -152,8 +152,13 @@ class Runs:
         return found
 
     def of(self, place: str) -> dict[str, np.ndarray]:
-        """Returns the final rewards [seeds] of each agent."""
-        return {name: np.concatenate([x["finals"] for x in of]) for name, of in self.settings(place).items()}
+        """Returns the final rewards [seeds] of each agent. A seed that was trained more than once counts once, with its
+        mean, because its runs resemble one another."""
+        found = {}
+        for name, of in self.settings(place).items():
+            seeds, finals = (np.concatenate([x[of_runs] for x in of]) for of_runs in ("seeds", "finals"))
+            found[name] = np.array([finals[seeds == seed].mean() for seed in dict.fromkeys(seeds)])
+        return found
 
     def weights(self, contrast: str | dict[str, float]) -> dict[str, float]:
         """Reads "0.5*A - B" as {A: 0.5, B: -1}. A name may also be that of a contrast."""

@@ -70,7 +70,7 @@ SHOWN = {  # a number that a picture must show, for one of each way of drawing
     "five_seeds": lambda: measured("algorithms/five_seeds")["settings"][0]["curve"]["mean"][50],
     "grid": lambda: nine.grid()[0][1][0, 0],
     "paired": lambda: nine.worth("Hopper")["tanh", True][0],
-    "scaling": lambda: nine.runs.of("Hopper")["PPO-scaled"][19],
+    "scaling": lambda: nine.runs.of("Hopper")["PPO-scaled"][9],
     "cosines": lambda: gradients.first["TRPO"][3]["convergence"]["value network"][1]["mean"],
     "errors_walker2d": lambda: measured("critic/walker2d")[7]["heldout_released"]["mean"],
     "cosines_of_baselines": lambda: measured("critic/baselines_hopper")[1]["variance"]["value network"][1]["mean"],

@@ -17,7 +17,7 @@ LOW = "3e-5"  # on Hopper alone, added after a look
 SIDES = {"PPO": "clipped", "PPO-unclipped": "not clipped"}
 AT = {f"AT_{rate}": f"PPO-{rate} - PPO-unclipped-{rate}" for rate in (LOW, *RATES)}
 FILES = *reward.TABLE_2, "reward/hopper_first as first/", "clipping/{}", "clipping/rates_{}", "clipping/low_rate_{}"
-# Ten runs were trained twice: all twenty count, but for `own`.
+# Ten seeds were trained twice: the mean of two runs counts, but for `own`.
 runs, own = Runs(*FILES, "nine/scaling_hopper as PPO-scaled=PPO-3e-4", **AT), Runs(*FILES, **AT)
 TOGETHER = [(["clipping is insurance against a high rate"], RATED)]
 

@@ -142,7 +142,7 @@ AGENTS = {
     "PPO-unscaled": "no scaling, no clip",
     "PPO-unscaled-value-rate": "no scaling, no clip, 5 x value rate",
 }
-TWICE = "clipping/rates_hopper as PPO-3e-4=PPO-scaled"  # ten runs were trained twice: all twenty count
+TWICE = "clipping/rates_hopper as PPO-3e-4=PPO-scaled"  # ten seeds were trained twice: the mean of two runs counts
 runs, own = Runs("nine/scaling_{}", TWICE), Runs("nine/scaling_{}")
 before = Runs("nine/hopper", "nine/hopper_new", "nine/walker2d")
 TOGETHER = [(["the clip needs the rewards' units"], PLACES)]
