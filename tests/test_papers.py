@@ -41,8 +41,8 @@ def test_a_command_of_the_index_is_accepted(command, monkeypatch, tmp_path):
         args = tyro.cli(load(words[0].split("/")[-1].removesuffix(".py")).Args, args=words[1:])
         assert [x.name for x in args.runs] == ["RUN"]
         return
-    words, _, passed_on = (x.split() for x in " ".join(words).partition(" -- "))
-    args = load("experiments").read_arguments(words)
+    end = words.index("--") if "--" in words else len(words)
+    args, passed_on = load("experiments").read_arguments(words[:end]), words[end + 1 :]
     if args.file:
         monkeypatch.chdir(tmp_path)  # where it may write
         runpy.run_path(ROOT / args.file)

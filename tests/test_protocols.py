@@ -192,6 +192,7 @@ def test_ten_seeds_judge_the_claims(monkeypatch):
         kl = kl * np.exp(rng.normal(0, 0.02)) * (2 if (agent, place) == ("PPO-M", "Walker2d") else 1)
         ratio = np.full(20, dict([("CL-PPO", 2.0), ("PPO-M", 3.0)]).get(agent, 5.0)) + rng.normal(0, 0.1)
         log = dict(mean_kl=[*kl], max_kl=[bound * (300 + rng.normal(0, 9))] * 20, max_ratio=[*ratio])
+        log["episodic_return"] = [None, *range(seed, seed + 19)]
         gradient, value, trust, steps = [], [], [], []
         for at in (0, 150, 300, 450):
             signal = (2 if at else 4) + rng.normal(0, 0.1)  # of two estimates (signal, 1) and (signal, -1)
@@ -227,6 +228,8 @@ def test_ten_seeds_judge_the_claims(monkeypatch):
     assert expected.items() <= verdicts.items() and verdicts["PPO, 2,048 pairs"] == claims.UNCLEAR
     assert x.more_pairs()["TRPO, 50,000 − 2,048 pairs"]["Hopper"].mean == pytest.approx(350, abs=20)
     assert len(list(x.final_returns())) == 3
+    [line, *others] = x.PICTURES["curves"]().axes[1].lines  # of PPO-M on Walker2d
+    assert len(others) == 9 and line.get_xydata()[19].tolist() == [475, 401 + 18]
 
 
 def test_whether_batches_add_up_with_small_minibatches(monkeypatch):

@@ -9,8 +9,10 @@ import numpy as np
 import value
 from claims import HOLDS, NOT, UNCLEAR, Cell, correct
 from estimates import Estimate
+from matplotlib.figure import Figure
+from pictures import STYLES, new_figure
 from planned import Tests, holm
-from protocols import by_agent, rows_of, whole
+from protocols import PARTS, by_agent, rows_of, whole
 
 PLACES, BATCH = ("Walker2d", "Hopper"), 2048
 BOUNDS = dict(Hopper=0.13, Walker2d=0.04)  # TRPO's, on the mean KL
@@ -226,4 +228,23 @@ def more_pairs() -> Tests:
     return found
 
 
-PICTURES = {}
+# Picture -------------------------------------------------------------------------------------------------------------
+
+
+def curves() -> Figure:
+    """Draws the mean return of the episodes in every 25th iteration of each run (CL Fig. 8, TPG Fig. 10): a row for
+    each task, and a panel for each agent."""
+    figure, axes = new_figure(len(PLACES), len(AGENTS), 4.6, sharex=True, sharey="row")
+    for row, place in zip(axes, PLACES):
+        for axis, agent in zip(row, AGENTS):
+            name = agent.removeprefix("CL-")
+            for seed in seeds(place):
+                returns = seed.steps(agent, "episodic_return")
+                axis.plot(PARTS["ten-seeds"].every * np.arange(len(returns)), returns, color=STYLES[name][0], lw=0.9)
+            axis.set_title(f"{name} on {place}-v5", fontsize=10)
+    figure.supxlabel("iteration; a line is a run", fontsize=9)
+    figure.supylabel("mean return of the episodes that ended", fontsize=9)
+    return figure
+
+
+PICTURES = dict(curves=curves)
