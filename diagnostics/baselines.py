@@ -49,7 +49,7 @@ class Args:
 
 
 def main(argv: list[str] | None = None) -> None:
-    args = lab.read_options(Args, argv, __doc__, pairs=2, repeats=2, value_pairs=10)  # A tenth of these is held out.
+    args = lab.read_options(Args, argv, __doc__, pairs=2, repeats=2, value_pairs=20)  # A tenth of these is held out.
     work = []
     for checkpoints in lab.open_runs(args, with_step=False):
         if not hasattr(lab.load_script(checkpoints[0].script), "value_loss"):

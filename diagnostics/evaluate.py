@@ -138,21 +138,21 @@ NAMES = dict(returns="episode return", lengths="episode length (steps)")
 
 def say(lines: list[lab.Line]) -> None:
     """Prints a line for each run and checkpoint, and one for runs with one label, near 1M steps and at the end (GUIDE
-    Table 3). Runs are at the end where the shortest of them is."""
+    Table 3), at iterations that all of them have. Runs are at the end where the shortest of them is."""
     for style, rows in lines:
         for row in rows:
             numbers = [f"{name[:-1]} {lab.in_words(lab.mean_of(row[name]))}" for name in NAMES]
             where = f"{style['label']}, iteration {row['iteration']}, {row['global_step']:,} steps"
             print(f"{where}: {', '.join(numbers)} over {row['episodes']} episodes (95 % t intervals)")
     for label in dict.fromkeys(style["label"] for style, _ in lines):
-        of_runs = [rows for style, rows in lines if style["label"] == label]
-        if len(of_runs) > 1:
-            last = min(map(len, of_runs)) - 1
-            near = min(range(last + 1), key=lambda k: abs(of_runs[0][k]["global_step"] - 10**6))
-            for k in sorted({near, last}):
-                means = [np.mean(rows[k]["returns"]) for rows in of_runs]
+        of_runs = [{row["iteration"]: row for row in rows} for style, rows in lines if style["label"] == label]
+        shared = [i for i in of_runs[0] if all(i in of_run for of_run in of_runs)]
+        if len(of_runs) > 1 and shared:
+            near = min(shared, key=lambda i: abs(of_runs[0][i]["global_step"] - 10**6))
+            for i in sorted({near, max(shared)}):
+                means = [np.mean(of_run[i]["returns"]) for of_run in of_runs]
                 numbers = f"return {lab.in_words(lab.mean_of(means))} over {len(means)} runs"
-                print(f"{label}, {of_runs[0][k]['global_step']:,} steps: {numbers} (95 % t interval)")
+                print(f"{label}, {of_runs[0][i]['global_step']:,} steps: {numbers} (95 % t interval)")
 
 
 def draw(lines: list[lab.Line], path: Path) -> None:

@@ -37,7 +37,7 @@ from filelock import FileLock, Timeout
 from papers import AGENTS, EXPERIMENTS, Experiment
 from tqdm import tqdm
 
-ROOT = Path(__file__).resolve().parent.parent
+ALGOS = Path(__file__).resolve().parent.parent / "algos"
 SHARE = "BENCHMARK_SHARE"  # I/N, of a task of a job array: it trains every Nth run from the Ith on, and no more
 ONE_CORE = os.environ | dict(OMP_NUM_THREADS="1", TORCHINDUCTOR_COMPILE_THREADS="1")
 
@@ -122,6 +122,10 @@ def make_runs(args: Args, experiment: Experiment) -> list[Run]:
     choices = [*itertools.product(seeds, dict.fromkeys(args.envs or experiment.envs), experiment.agents)]
     first, step = map(int, os.environ.get(SHARE, "1/1").split("/"))
     made = [make_run(args, experiment, *choice) for choice in choices[first - 1 :: step]]
+    agents = {}
+    for run in made:
+        if (other := agents.setdefault(run.folder, run.agent)) != run.agent:
+            lab.refuse(f"{other} and {run.agent} are the same on {run.args.env_id}; change --set or the tables")
     return made or lab.refuse(f"--first-seed {args.first_seed}: greater than the last, {seeds.stop - 1}")
 
 
@@ -129,7 +133,7 @@ def make_run(args: Args, experiment: Experiment, seed: int, env: str, agent: str
     """Asks the script for the run's arguments, and the run's folder for its progress. Stops at an environment that does
     not exist and at arguments that the script refuses."""
     script_name, *tables = AGENTS.get(agent) or lab.refuse(f"{args.name} names an unknown agent: {agent}")
-    path = (ROOT / "algos" / script_name).with_suffix(".py")  # an absolute path stays what it is
+    path = (ALGOS / script_name).with_suffix(".py")  # an absolute path stays what it is
     algo = path.stem
     name = re.sub(r"-v\d+$", "", env)  # by which the tables know it: Hopper-v4 is Hopper
     env_id = env if name != env else f"{env}-{args.env_version or experiment.version}"
@@ -149,6 +153,8 @@ def make_run(args: Args, experiment: Experiment, seed: int, env: str, agent: str
     # The hash is of the settings, so two experiments that spell the same settings differently share the run. Defaults
     # are left out, so that a flag which the script gets later renames no run that does not use it.
     changed = {k: x for k, x in vars(settings).items() if k not in script.MAY_DIFFER and x != getattr(script.Args, k)}
+    if path.parent != ALGOS:  # One of your own may have the name of one of ours.
+        changed["script"] = str(path)
     text = json.dumps(changed, sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
     run_name = f"{env_id}__{algo}__{digest}__seed{seed}".replace("/", "-").replace(":", "-")
@@ -157,6 +163,11 @@ def make_run(args: Args, experiment: Experiment, seed: int, env: str, agent: str
         reached = script.load_checkpoint(sorted(folder.glob("checkpoints/iter_*.pt"))[-1])["global_step"]
     finished = reached >= rewards.planned_steps(dict(args=vars(settings)))
     return Run(agent, path, replace(settings, run_name=run_name), folder, log, finished)
+
+
+def outside_algos(found: list[Run]) -> list[Path]:
+    """Returns the scripts of the user's own that stand elsewhere, where the diagnostics have to be told of them."""
+    return [*dict.fromkeys(run.script for run in found if run.script.parent != ALGOS)]
 
 
 def in_use(folder: Path) -> bool:
@@ -264,10 +275,23 @@ def make_results(args: Args, experiment: Experiment, found: list[Run], passed_on
             here = [run for run in begun if run.finished and run.args.env_id == env_id] if env_id else begun
             command = [sys.executable, str(Path(__file__).with_name(f"{diagnostic}.py")), *options]
             command += ["--out", str(args.out / env_id.replace(":", "."))]
+            if env_id and (own := outside_algos(here)):
+                command += ["--script", str(own[0])]
             command += ["--labels", *(run.agent for run in here), "--", *(str(run.folder) for run in here)]
-            if not here or subprocess.run(command, env=ONE_CORE).returncode:
+            if not here or call_diagnostic(command):
                 status = 1
     return status
+
+
+def call_diagnostic(command: list[str]) -> int:
+    """Runs a diagnostic to its end and returns its status. An interruption ends it and its workers."""
+    process = subprocess.Popen(command, env=ONE_CORE)
+    try:
+        return process.wait()
+    except BaseException:
+        process.terminate()
+        process.wait()
+        raise
 
 
 def report(found: list[Run]) -> None:
@@ -307,9 +331,13 @@ def main() -> None:
     if passed_on:  # refused before any run is trained, if it is
         diagnostic, *options = shlex.split(experiment.results[0])
         options, script = [*options, *passed_on, "--", "RUN"], importlib.import_module(diagnostic)
-        if tyro.cli(script.Args, args=options, prog=f"benchmark.sh: {diagnostic}.py").runs != (Path("RUN"),):
-            lab.refuse(f"-- {shlex.join(passed_on)}: options only; {diagnostic}.py gets the experiment's runs")
+        parsed = tyro.cli(script.Args, args=options, prog=f"benchmark.sh: {diagnostic}.py")
+        if parsed.runs != (Path("RUN"),) or parsed.labels or parsed.out != script.Args.out:
+            lab.refuse(f"-- {shlex.join(passed_on)}: the experiment gives {diagnostic}.py its runs, labels and --out")
     found = make_runs(args, experiment)
+    own, others = outside_algos(found), [x for x in experiment.results if not x.startswith("rewards")]
+    if own and others and len({run.script for run in found}) > 1:
+        lab.refuse(f"{own[0]}: the diagnostics of several scripts find them in algos/ alone; copy it there")
     if args.launcher == "print":
         print(*(shlex.join(run.command) for run in found), sep="\n")
         return

@@ -66,7 +66,7 @@ def run_program(main: Callable[[], None]) -> None:
     try:
         main()
     except KeyboardInterrupt:
-        refuse("interrupted; the same command resumes from what is kept", 130)
+        refuse(f"interrupted; {'without --overwrite ' * ('--overwrite' in sys.argv)}the same command resumes", 130)
     except Exception as error:  # of which the system's, damaged JSON and a script's own BadInput are for the user
         if not isinstance(error, (OSError, json.JSONDecodeError)) and type(error).__name__ != "BadInput":
             raise
@@ -100,7 +100,7 @@ def read_config(run: Path) -> dict[str, Any]:
     home = config["args"]["env_id"].rpartition(":")[0]  # the module of a user's environment, my_module:MyEnv-v0
     if home and Path(home.replace(".", "/")).resolve().is_relative_to(run.resolve()):
         refuse(f"{run}: the module {home} of its environment came with it; if you trust it, move it elsewhere")
-    return config if config["algo"].isidentifier() else refuse(f"{run}: its config.json names no algorithm")
+    return config if config["algo"].replace("-", "_").isidentifier() else refuse(f"{run}/config.json names no script")
 
 
 def batch_shape(run: Path) -> tuple[int, int]:
@@ -120,7 +120,7 @@ def open_runs(args: Any, with_step: bool = True) -> list[list[Checkpoint]]:
         checkpoints = [Checkpoint(script, run, int(x.stem[5:])) for x in sorted(run.glob("checkpoints/iter_[0-9]*.pt"))]
         last = checkpoints[-1].path if checkpoints else refuse(f"{run}: no checkpoints")
         # A copy would count as another run. Agents of Stable-Baselines3 may lack the seed that tells them apart.
-        key = run_key(run), digest(last.read_bytes()) if config["algo"] == "sb3" else ""
+        key = run_key(run), digest(last.read_bytes()) if config["algo"] == "sb3" else config["script"]
         if (other := seen.setdefault(key, run)) is not run:
             refuse(f"{other} and {run} are the same run, twice")
         done = load_script(script).load_checkpoint(last)["global_step"]

@@ -61,6 +61,8 @@ def main(argv: list[str] | None = None) -> None:
     args = lab.read_options(Args, argv, __doc__, grid=2)
     asked = dict(seed=args.seed, grid=args.grid, reward_pairs=args.reward_pairs, surfaces=args.surfaces)
     asked |= dict(step_pairs=[*dict.fromkeys(args.step_pairs)], concentration=[*dict.fromkeys(args.concentration)])
+    if not args.step_pairs:
+        lab.refuse("--step-pairs: give one number of pairs or more")
     work = []
     for of_run in lab.open_runs(args):
         minibatches = lab.read_config(of_run[0].run)["args"].get("num_minibatches", 1)

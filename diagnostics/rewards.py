@@ -28,6 +28,7 @@ Where requested runs are missing, a line says which, the other tables are still 
 
 import ast
 import csv
+import functools
 import json
 import sys
 from collections.abc import Callable
@@ -92,8 +93,10 @@ def planned_steps(config: dict[str, Any]) -> int:
 
 
 def setting(config: dict[str, Any]) -> dict[str, Any]:
-    """Returns what makes the setting of a run, taken from its config.json: the algorithm and the arguments."""
-    return dict(algo=config["algo"]) | {k: x for k, x in config["args"].items() if k not in NOT_OF_THE_SETTING}
+    """Returns what makes the setting of a run, taken from its config.json: the algorithm and the arguments. Those that
+    its script has got since have their defaults, with which they change nothing."""
+    arguments = defaults(config["algo"]) | config["args"]
+    return dict(algo=config["algo"]) | {k: x for k, x in arguments.items() if k not in NOT_OF_THE_SETTING}
 
 
 def flag(name: str, value: Any) -> str:
@@ -109,14 +112,20 @@ def spell(config: dict[str, Any]) -> str:
     return " ".join([config["algo"], *(text for text in flags if text not in defaults)])
 
 
-def default_flags(algo: str) -> set[str]:
+@functools.cache
+def defaults(algo: str) -> dict[str, Any]:
     """Reads the defaults of algos/<algo>.py without running it. Where it cannot be read, there are none."""
     try:
         source = (Path(__file__).parent.parent / "algos" / f"{algo}.py").read_text()
         [args] = [x for x in ast.parse(source).body if isinstance(x, ast.ClassDef) and x.name == "Args"]
-        return {flag(x.target.id, ast.literal_eval(x.value)) for x in args.body if isinstance(x, ast.AnnAssign)}
+        values = {x.target.id: ast.literal_eval(x.value) for x in args.body if isinstance(x, ast.AnnAssign)}
     except (OSError, SyntaxError, ValueError):
-        return set()
+        return {}
+    return {name: [*x] if isinstance(x, tuple) else x for name, x in values.items()}  # as config.json has them
+
+
+def default_flags(algo: str) -> set[str]:
+    return {flag(*x) for x in defaults(algo).items()}
 
 
 def differing(settings: list[dict[str, Any]]) -> list[str]:
@@ -281,7 +290,7 @@ def paired_differences(settings: Settings, lacking: list[str]) -> list[dict[str,
         for (on, with_it), (off, without) in permutations(here, 2):
             switched = differing([on, off])
             alone = len(switched) == 1 or switched in (NINTH, switches)
-            if not alone or any(on.get(name) is not True for name in switched):
+            if not switched or not alone or any(on.get(name) is not True for name in switched):
                 continue
             x, y = ({run["seed"]: run["final"] for run in alike} for alike in (with_it, without))
             seeds, others = sorted(x.keys() & y.keys()), [name for name in switches if name not in switched]
@@ -418,8 +427,9 @@ def columns(part: str, x: dict[str, Any], varying: list[str]) -> dict[str, Any]:
     if part == "settings":
         row = {"setting": x["label"]}
         if "tuned" in x:
-            on_or_off = {True: "on", False: "off"}
-            row = {flag(name, True): on_or_off.get(y, y) for name in varying for y in [x["settings"].get(name, "")]}
+            values = {name: x["settings"].get(name, "") for name in varying}
+            on_or_off = lambda y: ("off", "on")[y] if isinstance(y, bool) else y
+            row = {flag(name, True): on_or_off(y) for name, y in values.items()}
             row |= {f"best {flag(name, True)}": y for name, y in x["tuned"].items()}
         ends = f"{short(min(x['finals']))} to {short(max(x['finals']))}"
         return row | {"seeds": len(x["seeds"]), "mean [95 % t]": x["mean"], "range": ends}

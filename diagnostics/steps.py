@@ -83,7 +83,11 @@ def sizes(args: Args, checkpoint: lab.Checkpoint) -> list[dict[str, int]]:
     if not args.rewards:
         return [dict(seed=args.seed, step_repeats=args.repeats)]
     asked = dict(seed=args.seed, reward_pairs=args.reward_pairs, updates=args.rewards)
-    of_training = (math.prod(lab.batch_shape(checkpoint.run)),)
+    of_training, (_, num_steps) = (math.prod(lab.batch_shape(checkpoint.run)),), lab.batch_shape(checkpoint.run)
+    minibatches = lab.read_config(checkpoint.run)["args"].get("num_minibatches", 1)
+    for pairs in args.step_pairs:
+        if segments_of(pairs, num_steps) * num_steps < 2 * minibatches:
+            lab.refuse(f"--step-pairs {pairs}: less than two for each of the {minibatches} minibatches")
     return [asked | dict(step_pairs=pairs) for pairs in dict.fromkeys(args.step_pairs or of_training)]
 
 
@@ -138,6 +142,11 @@ def kls(policy: nn.Module, parameters: list[np.ndarray], obs: np.ndarray) -> np.
     return (one_way + one_way.T) / (2 * len(obs))
 
 
+def segments_of(pairs: int, num_steps: int) -> int:
+    """Returns how many whole segments come nearest to so many pairs."""
+    return max(1, round(pairs / num_steps))
+
+
 def measure_updates(
     checkpoint: lab.Checkpoint, parallel_map: Callable, seed: int, reward_pairs: int, updates: int, step_pairs: int
 ) -> dict[str, Any]:
@@ -145,7 +154,7 @@ def measure_updates(
     after it and of their differences seed by seed, and by how much the surrogate rose (promised)."""
     (_, num_steps), seeds = lab.batch_shape(checkpoint.run), (seed, checkpoint.iteration)
     length = np.mean([length for _, length in lab.play(checkpoint, (*seeds, 3), 0, lab.GROUP)])
-    shape = max(1, round(step_pairs / num_steps)), num_steps
+    shape = segments_of(step_pairs, num_steps), num_steps
     calls = [(checkpoint, (*seeds, 4, shape[0], i), *shape) for i in range(updates)]
     taken = list(parallel_map(take_update, *zip(*calls)))
     before = lab.flat_parameters(lab.frozen_state(checkpoint)[2].policy).numpy()

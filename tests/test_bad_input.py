@@ -137,7 +137,7 @@ ONE = "--jobs 1 --out ."
 SENTENCES = [
     ("value", "", "name one run folder or more"),
     ("value", "none", "No such file or directory"),
-    ("value", "foreign", "its config.json names no algorithm"),
+    ("value", "foreign", "foreign/config.json names no script"),
     ("value", "half", 'in a damaged file: {"algo": "ppo"'),
     ("value", "ppo --out rows", "in a damaged file: damaged"),
     ("value", "bare", "no checkpoints"),
@@ -152,11 +152,13 @@ SENTENCES = [
     ("value", "reinforce --out .", "no value network"),
     ("gradient", "ppo --pairs 1", "--pairs 1: must lie between 2 and"),
     ("baselines", "reinforce --out .", "no value network"),
-    ("baselines", "ppo --value-pairs 9", "--value-pairs 9: must lie between 10 and"),
+    ("baselines", "ppo --value-pairs 9", "--value-pairs 9: must lie between 20 and"),
     ("steps", "ppo --rewards 1", "--rewards 1: must be 2 or more"),
     ("steps", "ppo --step-pairs 64", "--step-pairs: needs --rewards"),
+    ("steps", "short --rewards 2 --step-pairs 4", "--step-pairs 4: less than two for each of the 4 minibatches"),
     ("landscape", "ppo --grid 1", "--grid 1: must lie between 2 and"),
     ("landscape", "ppo --checkpoints 0 --step-pairs 7", "--step-pairs 7: less than two for each of the 4 minibatches"),
+    ("landscape", "ppo --step-pairs", "--step-pairs: give one number of pairs or more"),
     ("trust_region", f"ppo --heldout-pairs {10**20}", "must lie between 1 and 1,000,000,000"),
     ("evaluate", "ppo --video file/x.gif", "--video file/x.gif: must be a .gif file in a folder that exists"),
     ("report", "none --quick", "No such file or directory"),
@@ -176,7 +178,7 @@ def odd(known, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("ppo", "raw", "chain", "reinforce"):
         shutil.copytree(known / name, name)
-    for name in ("bare", "torn", "nowhere", "copy", "cut"):
+    for name in ("bare", "torn", "nowhere", "copy", "cut", "short"):
         shutil.copytree("ppo", name)
     for path in checkpoints(tmp_path / "bare"):
         path.rename(path.with_name("iter_best.pt"))
@@ -188,6 +190,7 @@ def odd(known, tmp_path, monkeypatch):
         torch.save(torch.load(path, weights_only=True) | nowhere, path)
     configs = dict(nowhere=json.dumps(config | nowhere), foreign=json.dumps(config | dict(algo="../broken")))
     configs |= dict(half=json.dumps(config)[:100])
+    configs |= dict(short=json.dumps(config | dict(args=config["args"] | dict(num_steps=4))))
     for folder, text in configs.items():
         (tmp_path / folder).mkdir(exist_ok=True)
         (tmp_path / folder / "config.json").write_text(text)

@@ -188,10 +188,14 @@ def test_options_reach_the_commands(tmp_path, capsys):
 
 def test_an_experiment_of_ones_own(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(papers.EXPERIMENTS, "mine", None)  # which takes away in the end what the file adds
-    record = 'EXPERIMENTS["mine"] = Experiment("me", "and A2C?", ["PPO", "A3C"], envs=["Hopper"])'
+    record = 'EXPERIMENTS["mine"] = Experiment("me", "and A2C?", ["PPO", "A3C"], ["value"], envs=["Hopper"])'
     (tmp_path / "mine.py").write_text(f"from papers import *\n{record}\n")
     line = last_line(capsys, 2, call, "mine", "--file", str(tmp_path / "mine.py"))
     assert "mine names an unknown agent: A3C" in line
+    (tmp_path / "ppo.py").write_text((ROOT / "algos/ppo.py").read_text())  # its runs are not those of algos/ppo.py
+    monkeypatch.setitem(papers.AGENTS, "A3C", (f"{tmp_path}/ppo.py", *papers.AGENTS["PPO"][1:]))
+    assert len({*names_of("mine", "--seeds", "1")}) == 2
+    assert f"{tmp_path}/ppo.py: the diagnostics of several" in last_line(capsys, 2, call, "mine")
 
 
 REFUSED = {
@@ -199,10 +203,11 @@ REFUSED = {
     "clipping --set '--gamma 0.9 --seed 3'": "--set: --seed cannot be the same for every run",
     "clipping --set '--gamma 2'": "PPO on Walker2d: --gamma 2.0 must lie between",
     'clipping --set "--gamma \'0.9"': "PPO on Walker2d: No closing quotation",
+    "reward-scaling --set --no-value-clip": "PPO-scaled-clip and PPO-scaled are the same on Hopper-v4",
     "clipping --envs Hoper": "PPO on Hoper: Environment `Hoper` doesn't exist",
     "clipping --jobs 0": "--jobs 0: must be greater than 0",
     "clipping --first-seed 11": "--first-seed 11: greater than the last, 10",
-    "values --launcher print -- runs/mine": "-- runs/mine: options only; value.py gets the experiment's runs",
+    "values --launcher print -- runs/mine": "-- runs/mine: the experiment gives value.py its runs, labels and --out",
     "clipping --file nowhere.py": "--file nowhere.py: FileNotFoundError",
     "clipping --out /proc/no": "/proc/no",
 }

@@ -74,7 +74,7 @@ def test_runs_of_one_label_are_averaged_by_iteration_and_said_near_a_million(tmp
     one = [row(i, 500_000 * i + 7 * i, 1.0 * i) for i in range(5)]
     other = [row(i, 500_000 * i + 3 * i, 3.0 * i) for i in range(4)]
     style = dict(label="REINFORCE", color="C0")
-    load("evaluate").say([(style, one), (style, other)])
+    load("evaluate").say([(style, one), (style, other[1:])])
     said = [line for line in capsys.readouterr().out.splitlines() if "over 2 runs" in line]
     assert [line.split(": return ")[0] for line in said] == ["REINFORCE, 1,000,014 steps", "REINFORCE, 1,500,021 steps"]
     assert said[0].split("return ")[1].startswith("4 [")

@@ -80,7 +80,7 @@ def test_an_interruption_loses_the_rows_under_way_and_nothing_else(known, tmp_pa
     process.send_signal(how)
     said = process.communicate()[1]
     assert process.returncode == status
-    assert ("evaluate.py: interrupted; the same command resumes from what is kept" in said) == (status > 0)
+    assert ("evaluate.py: interrupted; the same command resumes" in said) == (status > 0)
     kept = path.read_text().splitlines()
     load("evaluate").main([*command[2:-1], "1"])
     assert path.read_text().splitlines()[: len(kept)] == kept and len(rows(tmp_path, "evaluate")) == 7
@@ -114,12 +114,14 @@ def test_a_run_with_the_untrained_policy_alone_is_told_which_flag_helps(known, t
 
 def test_rows_belong_to_checkpoints_and_not_to_names(known, tmp_path, capsys):
     """Two settings whose folders have the same name, and a run whose folder's name lies."""
-    folders = {"a/seed1": "chain", "b/seed1": "chain_rate", "Hopper-v5__trpo__seed9": "chain2"}
+    folders = {"a/seed1": "chain", "b/seed1": "chain_rate", "Hopper-v5__trpo__seed9": "chain2", "edited": "chain"}
     for name, setting in folders.items():
         shutil.copytree(known / setting, tmp_path / name)
+    config = json.loads((tmp_path / "edited/config.json").read_text()) | dict(script="another version's")
+    (tmp_path / "edited/config.json").write_text(json.dumps(config))
     flags = ["--out", str(tmp_path), "--jobs", "1", "--episodes", "2", "--checkpoints", "6"]
     load("evaluate").main([*[str(tmp_path / name) for name in folders], *flags])
-    first, second, last = rows(tmp_path, "evaluate")
+    first, second, last, *_ = rows(tmp_path, "evaluate")
     assert first["run"] == second["run"] and first["checkpoint"] != second["checkpoint"]
     assert (last["algo"], last["env_id"], last["run_seed"]) == ("ppo", "environments:Chain-v0", 2)
     said = [line.split(",")[0] for line in capsys.readouterr().out.splitlines() if "return" in line]

@@ -144,12 +144,11 @@ def test_labels_say_what_differs(write, aggregate):
         write(3, seed=seed, policy_hidden=(8, 8))
         write(4, seed=seed, algo="trpo_plus", value_clip=True, max_kl=0.13)
         write(5, seed=seed, algo="trpo_plus", max_kl=0.13)
+    old = write(1, seed=3) / "config.json"  # from before the script had this flag
+    old.write_text(old.read_text().replace('"policy_hidden": [64, 64], ', ""))
     found = {x["label"]: x["finals"] for x in aggregate()["settings"]}
-    ours, theirs = (
-        {"ppo": [1, 1], "ppo policy-hidden=8x8": [3, 3]},
-        {"trpo_plus": [5, 5], "trpo_plus value-clip": [4, 4]},
-    )
-    assert found == ours | theirs | {"ppo no-value-clip policy-lr=0.0001": [2, 2]}
+    ours = {"ppo": [1, 1, 1], "ppo policy-hidden=8x8": [3, 3], "ppo no-value-clip policy-lr=0.0001": [2, 2]}
+    assert found == ours | {"trpo_plus": [5, 5], "trpo_plus value-clip": [4, 4]}
     assert list(found)[0] == "ppo"
 
 
@@ -167,6 +166,11 @@ def test_labels_are_one_for_each_run(write, aggregate, capsys):
     found = [(x["env_id"], x["label"], x["finals"]) for x in found]
     assert found == [(env_id, *x) for env_id in ("Hopper-v5", "Walker2d-v5") for x in (("PPO", [1]), ("PPO-M", [2]))]
     assert "PPO is ambiguous" in refused(capsys, aggregate, "--labels", *["PPO"] * 4)
+
+
+def test_two_versions_of_a_setting_have_no_paired_difference(write, aggregate):
+    write(1), write(2)
+    assert aggregate("--paired", "--labels", "before", "after", lacking=True)["paired"] == []
 
 
 def test_curves_are_smoothed_over_eleven_iterations():
@@ -225,6 +229,9 @@ def test_the_best_rate_of_each_setting_is_kept_and_drawn_in_histograms(write, ag
     assert heights == [[4, 4], [4, 4]] and [clip.get_title(), scale.get_title()] == ["value-clip", "reward-scale"]
     on, off = scale.containers
     assert min(bar.get_x() for bar in on if bar.get_height()) > max(bar.get_x() for bar in off if bar.get_height())
+    x = rows[True, True] | dict(settings=dict(value_epochs=1, policy_hidden=[8]))
+    columns = load("rewards").columns("settings", x, ["value_epochs", "policy_hidden"])
+    assert columns["value-epochs"] == 1 and columns["policy-hidden"] == [8]  # and not "on"
     assert "--best-of policy_rate: no argument of these runs" in refused(capsys, aggregate, "--best-of", "policy_rate")
 
 
