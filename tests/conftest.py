@@ -130,10 +130,9 @@ ON_BANDIT = TINY | dict(env_id="environments:Bandit-v0", total_timesteps=128)
 ON_CHAIN = TINY | dict(env_id="environments:Chain-v0", total_timesteps=384)
 ON_PENDULUM = dict(env_id="InvertedPendulum-v5")
 FEW = ON_PENDULUM | dict(total_timesteps=384, num_steps=64, num_envs=2, num_minibatches=2)
-KNOWN = dict(
-    bandit=ON_BANDIT, chain=ON_CHAIN, chain2=ON_CHAIN | dict(seed=2), chain_rate=ON_CHAIN | dict(policy_lr=1e-3)
-)
-KNOWN |= dict(ppo=ON_PENDULUM, reinforce=ON_PENDULUM | dict(algo="reinforce"), raw=ON_PENDULUM | RAW)
+KNOWN = dict(bandit=ON_BANDIT, chain=ON_CHAIN, chain2=ON_CHAIN | dict(seed=2))
+KNOWN |= dict(chain_rate=ON_CHAIN | dict(policy_lr=1e-3), ppo=ON_PENDULUM, raw=ON_PENDULUM | RAW)
+KNOWN |= dict(reinforce=ON_PENDULUM | dict(algo="reinforce"))
 KNOWN |= {f"few_{algo}": FEW | dict(algo=algo) for algo in ALGOS}
 
 

@@ -53,9 +53,8 @@ def test_the_column_of_stable_baselines3_is_what_is_installed():
 def test_the_three_returns_of_readmes_first_table_cannot_be_told_apart():
     readme, of = (ROOT / "README.md").read_text(), {}
     for path, label in (("algorithms/now", "ppo"), ("sb3/rewards", "sb3")):
-        [of[label]] = [
-            x["finals"] for x in details.measured(path)["settings"] if (x["label"], x["env_id"]) == (label, "Hopper-v5")
-        ]
+        settings = details.measured(path)["settings"]
+        [of[label]] = [x["finals"] for x in settings if (x["label"], x["env_id"]) == (label, "Hopper-v5")]
     of["micro"] = details.measured("algorithms/micro")["finals"]
     rows = re.findall(r"\[(\S+) \[(\S+), (\S+)\]\]\(figures\S+ \((\d+) seeds\)", readme)
     for row, finals in zip(rows, of.values(), strict=True):

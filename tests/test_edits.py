@@ -50,9 +50,8 @@ def test_a_schedule_as_contributing_shows_it_is_compiled_once_for_each_network(e
     torch.compiler.reset()
     counters.clear()
     seen, measure = [], script.measure_update
-    monkeypatch.setattr(
-        script, "measure_update", lambda args, *x: seen.append(float(args.clip_eps)) or measure(args, *x)
-    )
+    look = lambda args, *x: seen.append(float(args.clip_eps)) or measure(args, *x)
+    monkeypatch.setattr(script, "measure_update", look)
     for _ in range(3):
         iterate(script, args, state)
     assert seen == pytest.approx([0.2, 0.18, 0.16])

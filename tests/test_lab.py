@@ -36,9 +36,7 @@ def test_a_row_is_the_same_whoever_computes_its_parts(known, name, tmp_path, fig
     flags = CALLS.get(name, "--rewards 3 --step-pairs 64 128 --reward-pairs 60").split()
     program.main([str(known / "ppo"), *flags, "--checkpoints", "1", "--out", str(tmp_path), "--jobs", "1"])
     assert all(axis.lines or axis.collections for figure in figures.values() for axis in figure.axes)
-    measure = getattr(program, "measure", None) or (
-        program.measure_updates if name == "updates" else program.measure_steps
-    )
+    measure = getattr(program, dict(updates="measure_updates", steps="measure_steps").get(name, "measure"))
     measured = rows(tmp_path, name)
     names = measure.__code__.co_varnames[2 : measure.__code__.co_argcount]  # all but the checkpoint and parallel_map
 
@@ -137,9 +135,8 @@ def test_rows_say_what_measured_them(known, tmp_path):
 
     def measure(*extra):
         """Returns what the last row says of its code, and what a note says has changed since."""
-        done = subprocess.run(
-            [*command, *extra], cwd=tmp_path, stderr=subprocess.PIPE, text=True, check=True, env=BESIDE_THE_TESTS
-        )
+        options = dict(cwd=tmp_path, stderr=subprocess.PIPE, text=True, check=True, env=BESIDE_THE_TESTS)
+        done = subprocess.run([*command, *extra], **options)
         return rows(tmp_path, "value")[-1]["measured_by"], re.findall(r"other versions \((.*)\)", done.stderr)
 
     def edit(file, old, new):

@@ -17,9 +17,8 @@ from scipy import stats
 
 PAGE = ROOT / "figures" / "papers.md"
 TEXT = PAGE.read_text()
-COMMANDS = sorted(
-    {" ".join(x.split()) for x in re.findall(r"`((?:\./benchmark\.sh |python diagnostics/)[^`]*)`", TEXT)}
-)
+NAMED = re.findall(r"`((?:\./benchmark\.sh |python diagnostics/)[^`]*)`", TEXT)
+COMMANDS = sorted({" ".join(x.split()) for x in NAMED})
 
 
 def test_each_numbered_figure_and_table_has_a_row():

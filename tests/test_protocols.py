@@ -62,8 +62,7 @@ def test_a_run_is_kept_as_a_line_and_not_trained_again(tiny, monkeypatch):
 def test_first_seeds_are_shown_early_once_all_runs_of_them_are_there(tiny, monkeypatch):
     monkeypatch.setitem(protocols.PARTS, "tiny", protocols.PARTS["tiny"]._replace(seeds=range(3, 5), early=1))
     lines = [dict(agent="tiny", env_id=f"{x}-v5", seed=y) for x, y in product(("Hopper", "Swimmer"), (4, 3))]
-    for line in lines[:3]:
-        protocols.append(tiny / "tiny/runs.jsonl", line)
+    (tiny / "tiny/runs.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines[:3]))
     with pytest.raises(ValueError, match="1 of 2 runs are missing"):
         protocols.whole("tiny", early=True)
     protocols.append(tiny / "tiny/runs.jsonl", lines[3])

@@ -206,16 +206,12 @@ def test_few_seeds_are_counted_and_decide_nothing():
 
 
 def test_three_runs_are_a_test_where_they_stand_after_holm():
-    cells = [
-        claims.tally(dict(Hopper=found), "", lambda x: (x,), **bound)["Hopper"]
-        for found, bound in (
-            ([0.019, 0.02, 0.021], dict(below=0.2)),
-            ([0.1, 0.15, 0.19], dict(below=0.2)),  # all are below, and might be by chance
-            ([3.0, 3.01, 3.02], dict(below=0.2)),
-            ([1.0, 1.0, 1.0], dict(above=0.5)),  # the sign test's p is 0.25
-            ([0.02, 0.02], dict(below=0.2)),
-        )
-    ]
+    cases = [([0.019, 0.02, 0.021], dict(below=0.2))]
+    cases += [([0.1, 0.15, 0.19], dict(below=0.2))]  # all are below, and might be by chance
+    cases += [([3.0, 3.01, 3.02], dict(below=0.2))]
+    cases += [([1.0, 1.0, 1.0], dict(above=0.5))]  # the sign test's p is 0.25
+    cases += [([0.02, 0.02], dict(below=0.2))]
+    cells = [claims.tally(dict(Hopper=x), "", lambda x: (x,), **bound)["Hopper"] for x, bound in cases]
     p = stats.ttest_1samp([0.019, 0.02, 0.021], 0.2).pvalue
     claims.make_tests(cells)
     assert [claims.mark(x) for x in cells] == ["✓3", "✓3/3", "✗3", "✓3/3", "✓2/2"]

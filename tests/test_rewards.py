@@ -128,9 +128,8 @@ def test_incomplete_runs_are_named_and_left_out(write, aggregate, capsys, tmp_pa
     err, text = capsys.readouterr().err, (tmp_path / "out" / "rewards.md").read_text()
     left_out = {"torn": "4,096 of 6,144 steps", "half": "4,096 of 6,144 steps", "unbegun": "0 of 6,144 steps"}
     left_out["endless"] = "no episode ended"
-    assert {x["run"]: x["missing"] for x in found["incomplete"]} == {
-        str(whole.parent / name): missing for name, missing in left_out.items()
-    }
+    folders = {str(whole.parent / name): missing for name, missing in left_out.items()}
+    assert {x["run"]: x["missing"] for x in found["incomplete"]} == folders
     for name, missing in left_out.items():
         line = f"left out: {whole.parent / name}: {missing}\n"
         assert line in err and line in text
@@ -230,8 +229,8 @@ def test_the_best_rate_of_each_setting_is_kept_and_drawn_in_histograms(write, ag
     on, off = scale.containers
     assert min(bar.get_x() for bar in on if bar.get_height()) > max(bar.get_x() for bar in off if bar.get_height())
     x = rows[True, True] | dict(settings=dict(value_epochs=1, policy_hidden=[8]))
-    columns = load("rewards").columns("settings", x, ["value_epochs", "policy_hidden"])
-    assert columns["value-epochs"] == 1 and columns["policy-hidden"] == [8]  # and not "on"
+    row = load("rewards").columns("settings", x, ["value_epochs", "policy_hidden"])
+    assert row["value-epochs"] == 1 and row["policy-hidden"] == [8]  # and not "on"
     assert "--best-of policy_rate: no argument of these runs" in refused(capsys, aggregate, "--best-of", "policy_rate")
 
 

@@ -45,9 +45,8 @@ def ours(algo: str, env_id: str, num_envs: int) -> float:
     script = Path(__file__).parent.parent / "algos" / f"{algo}.py"
     with tempfile.TemporaryDirectory() as folder:
         flags = f"--env-id {env_id} --num-envs {num_envs} --total-timesteps {12 * 2048 * num_envs}"
-        subprocess.run(
-            [sys.executable, script, *flags.split(), "--runs-dir", folder], check=True, stdout=subprocess.DEVNULL
-        )
+        command = [sys.executable, script, *flags.split(), "--runs-dir", folder]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         [progress] = Path(folder).glob("*/progress.csv")
         with open(progress, newline="") as file:
             return statistics.median(float(row["sps"]) for row in list(csv.DictReader(file))[2:])
