@@ -15,8 +15,7 @@ from conftest import ROOT, flags_of, load
 from matplotlib.figure import Figure
 from scipy import stats
 
-PAGE = ROOT / "figures" / "papers.md"
-TEXT = PAGE.read_text()
+TEXT = (ROOT / "figures" / "papers.md").read_text()
 NAMED = re.findall(r"`((?:\./benchmark\.sh |python diagnostics/)[^`]*)`", TEXT)
 COMMANDS = sorted({" ".join(x.split()) for x in NAMED})
 
