@@ -132,6 +132,12 @@ def noise() -> list[str]:
     return [show(y["mean"], 2) for y in x["noise"]]
 
 
+def cosines() -> dict[str, list[str]]:
+    """Writes the cosine itself after the start of training, with all nine and with none, the mean of both seeds."""
+    [x] = [x for x in measured("nine/noise")["paired"] if case(x) == ("all", False)]
+    return {side: [plain(np.mean([y[0] for y in z[side]]), 3) for z in x["noise"][1:]] for side in ("on", "off")}
+
+
 # Why scaling matters (protocol.md) ------------------------------------------------------------------------------------
 
 AGENTS = {

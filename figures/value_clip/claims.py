@@ -53,6 +53,10 @@ def no_harm_that_matters(place: str, eps: str) -> bool:
     return difference(place, "off", eps).interval(0.9)[1] < MARGIN
 
 
+def ends_of_90(place: str, eps: str) -> str:
+    return "[{}, {}]".format(*(plain(x, -1) for x in difference(place, "off", eps).interval(0.9)))
+
+
 def least_not_seen_to_harm(place: str) -> str:
     """Returns the narrowest of the new widths that off is not known to exceed, or the wide one."""
     stands = holm(primary())
