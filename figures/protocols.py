@@ -97,6 +97,23 @@ def whole(name: str, early: bool = False) -> list[dict[str, Any]]:
     return [lines[key] for key in asked]
 
 
+def missing(name: str) -> list[Key]:
+    """Returns the runs that have no line yet."""
+    lines = kept(name)
+    return [key for key in planned(name) if key not in lines]
+
+
+def stopped(*names: str) -> list[str]:
+    """Names the runs of some parts that ended because a number was not finite."""
+    lines = [line for name in names for line in whole(name)]
+    return [f"{x['agent']} on {x['env_id']}, seed {x['seed']}" for x in lines if x["stopped"]]
+
+
+def processors(*names: str) -> list[str]:
+    """Names the kinds of processor on which the runs of some parts were made."""
+    return sorted({line["processor"] for name in names for line in whole(name)})
+
+
 def append(path: Path, line: dict[str, Any]) -> None:
     """Appends a line in one piece. What an interruption left of an earlier one is cut off before."""
     with path.open("a+b") as file:
@@ -152,9 +169,10 @@ def summarize(folder: Path, part: Part) -> dict[str, Any]:
 
 
 def rows_of(lines: Iterable[dict[str, Any]], diagnostic: str) -> list[dict[str, Any]]:
-    """Returns a diagnostic's rows of all runs. Each says whose it is."""
+    """Returns a diagnostic's rows of all runs but those that a number stopped, which are not measured. Each says whose
+    it is."""
     rows = []
-    for line in lines:
+    for line in [x for x in lines if not x["stopped"]]:
         about = dict(env_id=line["env_id"], agent=line["agent"], algo=line["algo"], run_seed=line["seed"])
         rows += [row | about for row in line["rows"][diagnostic]]
     return rows

@@ -143,7 +143,12 @@ def train_all(args: Args) -> int:
     bar = tqdm(initial=len(jobs) - len(missing), total=len(jobs), unit="run", mininterval=seconds)
 
     def in_time(job: Job) -> dict[str, Any] | None:
-        return train(job) if time.monotonic() < end and not STOPPING.is_set() else None
+        if time.monotonic() > end or STOPPING.is_set():
+            return None
+        try:
+            return train(job)
+        except (OSError, ValueError, LookupError) as error:  # a run that logged nothing, or a damaged file
+            raise Failed(f"{type(error).__name__}: {error}: {job.log}") from error
 
     with ThreadPoolExecutor(args.jobs) as pool, bar:
         futures = {pool.submit(in_time, job): job for job in missing}

@@ -40,7 +40,7 @@ def load(name):
     return sys.modules[name]
 
 
-SMALL = dict(total_timesteps=768, num_envs=1, num_steps=256, num_minibatches=4, policy_epochs=2, value_epochs=2)
+SMALL = dict(total_timesteps=800, num_envs=1, num_steps=256, num_minibatches=4, policy_epochs=2, value_epochs=2)
 
 
 def settings_of(algo, **settings):

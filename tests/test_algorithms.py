@@ -173,7 +173,7 @@ def test_line_search_takes_the_first_acceptable_fraction():
     script, start_at, step = load("trpo"), torch.zeros(1), torch.ones(1)
     cases = [  # surrogate, mean KL, expected fraction; slope 1, max_kl 1
         (lambda x: x.sum(), lambda x: 0.5 * x.sum(), 1.0),
-        (lambda x: x.sum(), lambda x: 3 * x.sum(), 0.25),
+        (lambda x: x.sum(), lambda x: 16 * x.sum(), 0.0625),
         (lambda x: x.sum() * (x < 0.6).all() - 1, lambda x: x.sum(), 0.5),
         (lambda x: 0.09 * x.sum(), lambda x: x.sum(), 0.0),
         (lambda x: -x.sum(), lambda x: x.sum(), 0.0),
@@ -185,13 +185,21 @@ def test_line_search_takes_the_first_acceptable_fraction():
 
 
 def test_kl_schedule_moves_linearly(monkeypatch):
-    script, args, state = start("trpo_plus", max_kl=0.02, max_kl_final=0.08)
-    step, bounds = script.natural_gradient_step, []
-    monkeypatch.setattr(script, "natural_gradient_step", lambda *x: bounds.append(x[-1]) or step(*x))
+    settings = dict(max_kl=0.02, max_kl_final=0.08, backtrack_ratio=0.8, backtrack_steps=3)
+    script, args, state = start("trpo_plus", **settings)
+    search, calls = script.line_search, []
+    monkeypatch.setattr(script, "line_search", lambda *x: calls.append(x) or search(*x))
     for _ in range(3):
         *_, statistics = iterate(script, args, state)
-        assert statistics["mean_kl"] <= bounds[-1]
-    assert bounds == pytest.approx([0.02, 0.04, 0.06])
+        assert statistics["mean_kl"] <= calls[-1][2]
+    assert [x[2] for x in calls] == pytest.approx([0.02, 0.04, 0.06])
+    assert [*calls[0][-1]] == pytest.approx([1, 0.8, 0.64])
+
+
+def test_the_kl_of_the_line_search_is_from_old_to_new():
+    zero, one = torch.zeros(1, 1), torch.ones(1, 1)
+    found = load("trpo").mean_kl_from_old(Independent(Normal(zero, 2 * one), 1), dict(old_means=zero, old_stds=one))
+    assert found.item() == pytest.approx(math.log(2) + 1 / 8 - 1 / 2)  # the other way round: 0.81
 
 
 # V-MPO
@@ -264,6 +272,8 @@ def test_reinforce_has_the_returns_of_whole_episodes(baseline):
         steps, episodes = script.rollout(args, state)
         assert steps["ends"].tolist() == [False, False, False, False, True] * 6
         assert episodes == [(15.0, 5)] * 6
+        noise = steps["actions"] - state.policy.mean(torch.from_numpy(steps["obs"])).detach().numpy()
+        assert len(np.unique(noise.round(5), axis=0)) == 30  # also beyond num_steps
         batch = script.estimate_advantages(args, state, steps)
         center = returns.mean() if baseline == "mean" else 0.0
         np.testing.assert_allclose(batch["advantages"], [*(returns - center)] * 6, rtol=1e-5)

@@ -142,7 +142,7 @@ def test_starting_from_a_trained_policy_as_the_recipe_shows_it(runs, capsys):
     script = load("ppo")
     script.main(flags_of("ppo", run_name="a"))
     old = runs / "runs/a/checkpoints/iter_000003.pt"
-    lines = lines.replace("anneal_lr=False", "anneal_lr=False, total_timesteps=512")  # of 768
+    lines = lines.replace("anneal_lr=False", "anneal_lr=False, total_timesteps=512")  # of 800
     exec(re.sub(r'"runs/Hopper.*?\.pt"', f'"{old}"', lines), dict(torch=torch, Path=Path))
     flags = flags_of("ppo", run_name="tuned", anneal_lr=False, policy_lr=1e-4, total_timesteps=512)
     line = last_line(capsys, 2, script.main, [*flags, "--gamma", "0.9"])

@@ -17,6 +17,7 @@ def test_acting_in_numpy_is_the_network(activation):  # with tanh, too, as micro
     script = load("ppo")
     args = script.Args(tanh=False, activation_without_tanh=activation)
     network = script.mlp(args, (5, 16, 8, 2), 1.0, torch.Generator())
+    assert type(network[1]) is dict(relu=nn.ReLU, silu=nn.SiLU)[activation]
     for obs in torch.randn(3, 5):
         acted = script.numpy_forward(network)(obs.numpy())
         np.testing.assert_allclose(acted, network(obs).detach().numpy(), atol=1e-6)
@@ -119,18 +120,6 @@ def test_update_is_torchs_adam_on_losses_written_again(algo):
             assert_same_step(vars(state)[name], network, vars(before)[name])
             assert statistics[f"{name}_grad_norm"] == pytest.approx(norms.mean().item(), rel=1e-3)
             assert statistics[f"{name}_grads_clipped"] == (norms > 0.3).float().mean()
-
-
-def test_logged_clip_fraction_sample_size_and_entropy_are_those_of_the_new_policy():
-    script, args, state = start("ppo", policy_lr=0.01, anneal_lr=False)
-    _, batch, statistics = iterate(script, args, state)
-    new = Normal(state.policy.mean(batch["obs"]), state.policy.log_std.exp())
-    ratios = (new.log_prob(batch["actions"]).sum(1) - batch["old_log_probs"]).exp()
-    assert statistics["clip_fraction"] == pytest.approx(((ratios < 0.8) | (ratios > 1.2)).float().mean().item())
-    share = (ratios.sum() ** 2 / (ratios**2).sum() / len(ratios)).item()
-    assert statistics["effective_sample_size"] == pytest.approx(share, rel=1e-4) and share < 0.99
-    assert statistics["entropy"] == pytest.approx(new.entropy().sum(1).mean().item())
-    assert 0.05 < statistics["clip_fraction"] < 0.95
 
 
 BOUNDED = [(algo, bound, "Uneven") for algo in ("ppo", "reinforce", "ppo_m") for bound in ("no", "clip", "tanh")]

@@ -145,8 +145,8 @@ def test_the_reference_finds_what_was_put_in(monkeypatch):
     assert ppo[1] == f"{finals['ppo.py'].mean():,.0f}<br>({', '.join(f'{y:,.0f}' for y in finals['ppo.py'])})"
     assert [len(x.dots(early).axes[0].lines) for early in (False, True)] == [27, 18]  # by the means' intervals
     monkeypatch.setattr(x, "minutes_per_million", lambda place, agent: 3.0)
-    for picture, end in (("curves", 1), ("minutes", 3)):
-        axis = x.PICTURES[picture]().axes[0]
+    for over, end in (("steps", 1), ("minutes", 3)):
+        axis = x.curves(over).axes[0]
         assert len(axis.lines) == 9 and axis.lines[0].get_xdata()[-1] == pytest.approx(0.995 * end)
 
 
@@ -296,7 +296,7 @@ def test_surfaces(monkeypatch):
     assert many > 0.95 and few < 0.6
     of = x.surface("Humanoid", "TRPO", 300, 2000)
     assert of["surrogate"][1, 3] == -(ticks[1] - 2 * ticks[3])  # the step along the rows
-    assert len(list(x.table_of_agreement())) == len(list(x.table_of_concentration())) == 9
+    assert (len(list(x.table_of_agreement())), len(list(x.table_of_concentration()))) == (13, 9)
     assert len(x.PICTURES["humanoid"]().axes) == 2 * 8  # with a bar of colours each
 
 

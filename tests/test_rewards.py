@@ -11,6 +11,7 @@ import lab
 import numpy as np
 import pytest
 from conftest import ALGOS, last_line, load
+from scipy import stats
 
 pytestmark = pytest.mark.usefixtures("figures")
 NINE = "value_clip reward_scale orthogonal_init anneal_lr reward_clip obs_norm obs_clip tanh grad_clip".split()
@@ -257,13 +258,13 @@ def test_are_mine_as_good_as_the_reference(write, aggregate, tmp_path, capsys):
     lines = []
     for agent, level in (("ppo.py", 1000.0), ("a2c.py", 300.0)):
         for x in level + rng.normal(0, 10, 10):
-            curve = [x / 2] * 50 + [x] * 50
+            curve = [x * (i + 1) / 100 for i in range(100)]
             line = dict(agent=agent, algo=agent[:-3], env_id="Hopper-v5", steps=20_480, final=x)
             lines.append(line | dict(episodic_return=curve))
     path.write_text("".join(json.dumps(x) + "\n" for x in lines))
     for seed, level in enumerate((990, 1000, 1010)):
         write(*[level] * 10, seed=seed)  # 20,480 steps
-        write(*[level] * 4, seed=seed, gamma=0.9)  # ends where the reference has 500
+        write(*[level] * 4, seed=seed, gamma=0.9)  # ends where the reference has 400
     write(*[1000] * 10, algo="vmpo", seed=1)
     found = aggregate("--against", str(path))["against"]
     rows = {(x["label"], x["agent"]): (x["says"], x["difference"]) for x in found}
@@ -277,7 +278,9 @@ def test_are_mine_as_good_as_the_reference(write, aggregate, tmp_path, capsys):
     theirs = np.array([x["final"] for x in lines[:10]])
     exact = theirs.std(ddof=1) * np.sqrt(1 + 1 / 10) * 2.2622  # where a new run is expected
     assert np.ptp(rows["vmpo", "ppo.py"][1]["interval"]) / 2 == pytest.approx(exact, rel=1e-4)
-    assert rows[shorter, "ppo.py"][1]["mean"] == pytest.approx(1000 - theirs.mean() / 2)
+    assert rows[shorter, "ppo.py"][1]["mean"] == pytest.approx(1000 - 0.4 * theirs.mean())
+    welch = stats.ttest_ind([990, 1000, 1010], theirs, equal_var=False).confidence_interval()
+    assert rows["ppo total-timesteps=20480", "ppo.py"][1]["interval"] == pytest.approx([*welch])
     write(*[1000] * 20, seed=5, gamma=0.8)
     aggregate("--against", str(path), lacking=True)
     assert "no runs on Hopper-v5 of 40,960 steps or more" in capsys.readouterr().err

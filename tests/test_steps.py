@@ -83,7 +83,10 @@ def test_changes_by_updates_are_those_of_the_formula(run, tmp_path, figures, cap
     for name, x in dict(change=true.mean(), spread=true.std(ddof=1), harmful=(true < 0).mean()).items():
         low, high = module.over_updates(cell)[name]["interval"]
         assert low <= x <= high, name
-    assert [x["promised"] for x in cell["changes"]] == [promised for _, promised in updates]
+    script, args, state, steps = lab.fresh_rollout(checkpoint, (0, 3, 4, 1, 0), 1, 64)
+    script.update(args, state, batch := script.estimate_advantages(args, state, steps))
+    loss = script.policy_loss(args, state.policy(batch["obs"]), batch).item()  # it began at 0, the mean of A
+    assert cell["changes"][0]["promised"] == pytest.approx(-loss, abs=1e-6)
     assert "of them lower it" in module.describe_updates(cell)
     alike = [x | dict(difference=dict(mean=1.0 + 1e-3 * i, std=9.0)) for i, x in enumerate(cell["changes"])]
     explained = module.describe_updates(cell | dict(changes=alike))  # by the episodes' noise

@@ -60,13 +60,16 @@ def from_ppo() -> Tests:
 
 
 def kl(place: str, agent: str) -> np.ndarray:
-    """Returns the mean KL of an iteration in each part of training [seeds, points], of the new runs."""
-    return np.array([x["mean_kl"] for x in lines() if x["agent"] == agent and x["env_id"].startswith(place)], float)
+    """Returns the mean KL of an iteration in each part of training [seeds, points], of the new runs but those that a
+    number stopped. A rejected step of TRPO has a KL of 0, which has no logarithm."""
+    here = [x for x in lines() if x["agent"] == agent and x["env_id"].startswith(place) and not x["stopped"]]
+    return np.array([x["mean_kl"] for x in here], float).clip(1e-12)
 
 
 def table_of_the_end() -> Iterable[list[str]]:
     """Yields each algorithm's mean return at 8M steps with its range over seeds, and its mean KL after 1M."""
-    yield ["", *(f"{place}-v4" for place in PLACES), *(f"KL, {place}" for place in PLACES)]
+    of_kl = [f"KL, {place} ({len(kl(place, 'GUIDE-PPO'))} seeds)" for place in PLACES]
+    yield ["", *(f"{place}-v4 ({len(returns(place, 'PPO', 8))} seeds)" for place in PLACES), *of_kl]
     for agent, name in NAMES.items():
         ends = [returns(place, name, 8) for place in PLACES]
         after = PARTS["algorithms"].points // 8
@@ -82,9 +85,10 @@ def drawn_returns() -> Figure:
             colour, marker = STYLES[name]
             for of in of_seeds:
                 axis.plot([*of], [*of.values()], color=colour, lw=0.6, alpha=0.5)
-            shared = sorted(set.intersection(*map(set, of_seeds)))  # checkpoints that all seeds have
-            mean = [np.mean([of[at] for of in of_seeds]) for at in shared]
-            axis.plot(shared, mean, color=colour, marker=marker, ms=3.5, lw=1.6, label=name)
+            # At whole millions, since the checkpoints of REINFORCE's seeds differ by parts of an episode.
+            at = np.arange(9)
+            mean = np.mean([np.interp(at, *zip(*sorted(of.items()))) for of in of_seeds], axis=0)
+            axis.plot(at, mean, color=colour, marker=marker, ms=3.5, lw=1.6, label=name)
         at = PRINTED[place]
         axis.plot([*at], [*at.values()], "k*", ms=9, mfc="white", ls="", label="PPO in GUIDE's Table 3")
         axis.set_title(f"{place}-v4", fontsize=10)

@@ -5,7 +5,7 @@ iteration as our scripts do.
 
 SB3's defaults are those of PPO("MlpPolicy"): one environment, iterations of 2,048 steps, ten epochs of minibatches of
 64, a constant rate of 3e-4 for both networks, and a gradient norm of 0.5. VecNormalize is not among them, but without
-it PPO sees raw observations and rewards; SB3's own tips recommend it. Nothing was tuned, as in our scripts. SB3 cannot
+it PPO sees raw observations and rewards; SB3's own tips recommend it. Nothing was tuned for this comparison. SB3 cannot
 resume a run exactly, so that an interrupted one begins anew.
 """
 
@@ -15,6 +15,7 @@ import importlib.metadata
 import json
 import platform
 import shutil
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,7 +82,9 @@ def main(argv: list[str] | None = None) -> None:
     config = dict(algo="sb3_ppo", script=hashlib.sha256(Path(__file__).read_bytes()).hexdigest())
     config |= dict(args=dict(env_id=args.env_id, seed=args.seed, total_timesteps=args.total_timesteps))
     config["args"] |= dict(num_envs=1, num_steps=agent.n_steps)
-    config |= dict(versions={x: importlib.metadata.version(x) for x in packages}, processor=platform.processor())
+    cpuinfo = Path("/proc/cpuinfo").read_text() if sys.platform == "linux" else ""  # as the scripts of algos/ do it
+    processor = cpuinfo.partition("model name\t: ")[2].partition("\n")[0] or platform.processor()
+    config |= dict(versions={x: importlib.metadata.version(x) for x in packages}, processor=processor)
     (args.out / "config.json").write_text(json.dumps(config, indent=4))
     with tqdm(total=planned_steps, unit=" steps", mininterval=30) as bar:
         agent.learn(planned_steps, callback=Returns(args.out / "progress.csv", bar))

@@ -3,16 +3,19 @@
     python figures/reference/speed.py --out figures/reference/speed.json    # on a machine that does nothing else
 
 Each run takes some 60,000 steps with a seed that no protocol has. The speed is the median of its iterations without the
-first two, which compile and warm up. The file also has the machine's load before each run, which should be near 0.
+first two, which compile and warm up. The file also has how many cores other processes used meanwhile, which should be
+near 0.
 """
 
 import csv
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,14 +47,25 @@ def command_of(agent: str, env_id: str, folder: Path, steps: int) -> list[str]:
     return [str(ROOT / f"algos/{algo}.py"), *words, "--runs-dir", str(folder.parent), "--run-name", folder.name]
 
 
+def used() -> tuple[float, float, float]:
+    """Returns the time, the processor time of everything since the machine began, and that of our children, in
+    seconds."""
+    user, nice, system, _, _, *rest = map(int, Path("/proc/stat").read_text().split("\n")[0].split()[1:])
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    ticks = os.sysconf("SC_CLK_TCK")
+    return time.monotonic(), (user + nice + system + sum(rest[:3])) / ticks, children.ru_utime + children.ru_stime
+
+
 def minutes(agent: str, env_id: str, steps: int) -> dict[str, float]:
-    """Returns the minutes of a million steps, and the load before."""
+    """Returns the minutes of a million steps, and how many cores were used by others."""
     with tempfile.TemporaryDirectory() as made:
-        folder, load = Path(made) / "run", os.getloadavg()[0]
+        folder, before = Path(made) / "run", used()
         command = [sys.executable, *command_of(agent, env_id, folder, steps)]
         subprocess.run(command, env=ONE_CORE, check=True, capture_output=True)
+        seconds, by_all, own = (y - x for x, y in zip(before, used()))
         rows = list(csv.DictReader((folder / "progress.csv").read_text().splitlines()))
-    return dict(minutes=1e6 / statistics.median(float(row["sps"]) for row in rows[2:]) / 60, load=load)
+    speed = statistics.median(float(row["sps"]) for row in rows[2:])
+    return dict(minutes=1e6 / speed / 60, others=(by_all - own) / seconds)
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Iterable
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,9 @@ def table_of_agreement() -> Iterable[list[str]]:
             for pairs in (FEW, MANY):
                 row = [plain(agreement(place, agent, x, pairs), 2) for x in CHECKPOINTS]
                 yield [f"{place}-v5, {name}, step from {pairs:,} pairs", *row]
+    for (agent, name), pairs in product(AGENTS.items(), (FEW, MANY)):
+        row = [plain(agreement("Humanoid", agent, x, pairs), 2) if x == 300 else "" for x in CHECKPOINTS]
+        yield [f"Humanoid-v5, {name}, step from {pairs:,} pairs", *row]
 
 
 def table_of_concentration() -> Iterable[list[str]]:
