@@ -77,9 +77,7 @@ def run_program(main: Callable[[], None]) -> None:
 # Runs and checkpoints ------------------------------------------------------------------------------------------------
 
 
-class Checkpoint(NamedTuple):
-    """Names a checkpoint, and the script that understands it."""
-
+class Checkpoint(NamedTuple):  # the name of one, and the script that understands it
     script: Path
     run: Path
     iteration: int
@@ -97,10 +95,12 @@ def digest(data: bytes) -> str:
 def read_config(run: Path) -> dict[str, Any]:
     """Returns a run's config.json: the algorithm (algo), all arguments (args), and the SHA-256 of the script."""
     config = json.loads((run / "config.json").read_text())
+    if not {"algo", "args", "script"} <= {*config} or not config["algo"].replace("-", "_").isidentifier():
+        refuse(f"{run}/config.json is not that of a run; python diagnostics/sb3 imports those of Stable-Baselines3")
     home = config["args"]["env_id"].rpartition(":")[0]  # the module of a user's environment, my_module:MyEnv-v0
     if home and Path(home.replace(".", "/")).resolve().is_relative_to(run.resolve()):
         refuse(f"{run}: the module {home} of its environment came with it; if you trust it, move it elsewhere")
-    return config if config["algo"].replace("-", "_").isidentifier() else refuse(f"{run}/config.json names no script")
+    return config
 
 
 def batch_shape(run: Path) -> tuple[int, int]:

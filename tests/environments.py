@@ -122,6 +122,7 @@ for name, change in ODD.items():
 nan_at_600 = lambda x: x * np.nan if x == 600 else x
 gym.register("NanObs-v0", lambda: TransformObservation(Clock(), nan_at_600, Clock.observation_space))
 gym.register("NanReward-v0", lambda: TransformReward(Clock(), nan_at_600))
+gym.register("Unrewarded-v0", lambda: TransformReward(Clock(), lambda _: 0.0), max_episode_steps=5)
 
 # Clocks with other spaces, of actions and of observations.
 ACTIONS = dict(

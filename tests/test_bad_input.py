@@ -137,7 +137,7 @@ ONE = "--jobs 1 --out ."
 SENTENCES = [
     ("value", "", "name one run folder or more"),
     ("value", "none", "No such file or directory"),
-    ("value", "foreign", "foreign/config.json names no script"),
+    ("value", "foreign", "foreign/config.json is not that of a run"),
     ("value", "half", 'in a damaged file: {"algo": "ppo"'),
     ("value", "ppo --out rows", "in a damaged file: damaged"),
     ("value", "bare", "no checkpoints"),

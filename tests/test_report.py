@@ -213,6 +213,7 @@ def test_runs_of_the_same_name_are_told_apart(runs, capsys):
         (dict(env_id="environments:Wide-v0"), dict(explores="caution")),  # its noise is a small part of the range
         (dict(env_id="environments:Int8-v0", bound_action="tanh"), dict(actions="good")),
         (dict(env_id="environments:Endless-v0"), dict(learned="cannot tell")),
+        (dict(env_id="environments:Unrewarded-v0"), dict(running_statistics="good")),
         (dict(num_steps=32, num_minibatches=2, total_timesteps=320), {}),  # rollouts of few pairs
     ],
 )

@@ -61,6 +61,8 @@ def recorded() -> Iterator[None]:
 
 
 def recorder_of(env: gym.Env) -> Recorder:
+    if not isinstance(env, Recorder) and not hasattr(env, "env"):
+        lab.refuse("the report records what the script makes by gym.make of the module gymnasium; make environments so")
     return env if isinstance(env, Recorder) else recorder_of(env.env)
 
 

@@ -34,8 +34,9 @@ class Run:
         self.config = lab.read_config(checkpoints[0].run)
         self.args, self.batch_size = self.config["args"], math.prod(lab.batch_shape(checkpoints[0].run))
         self.planned, rows = rewards.planned_steps(self.config), rewards.read_progress(checkpoints[0].run)
-        self.progress = {x: np.full(int(rows[-1]["iteration"]) + 1, np.nan) for row in rows[:1] for x in row}
-        for i, name, x in [(int(row["iteration"]), *item) for row in rows for item in row.items()]:
+        iterations = [int(float(row["iteration"])) for row in rows]
+        self.progress = {x: np.full(max(iterations) + 1, np.nan) for row in rows[:1] for x in row}
+        for i, name, x in [(i, *item) for i, row in zip(iterations, rows) for item in row.items()]:
             # A mean KL that is not a number was no short step.
             self.progress[name][i] = float("inf" if (name, x) == ("mean_kl", "nan") else x or "nan")
         self.saved = {x.iteration: lab.load_script(x.script).load_checkpoint(x.path) for x in checkpoints}
@@ -119,6 +120,8 @@ def goes_on(run: Run) -> Verdict:
     refuse some steps). In a folder of RL Baselines3 Zoo all agents have the statistics of the last one, so theirs
     cannot be told."""
     wrong, tested, other_moment = [], [], []
+    if len(run.saved) < 2:
+        return Verdict(CANNOT_TELL, "Whether its state goes on cannot be told from a single checkpoint.")
     for name, part in run.saved[max(run.saved)].items():
         at = {i: x[name] for i, x in run.saved.items() if name in x}
         if name == "rng":
@@ -194,8 +197,9 @@ def lengths(run: Run) -> Verdict:
     for i in long[kls[long] > 10 * bound[long]]:
         before, after = (np.nanmedian([*returns[a:b], np.nan]) for a, b in ((max(0, i - 5), i + 1), (i + 1, i + 6)))
         if not after >= before:
-            tell = f"Iteration {i} went much too far, and returns fell: try a smaller --policy-lr or --max-kl."
-            return Verdict(BAD, tell, f"mean KL {short(kls[i])} nats in iteration {i}")
+            fell = ", and returns fell" if after < before else ""  # no episode may have ended after it
+            tell = f"Iteration {i} went much too far{fell}: try a smaller --policy-lr or --max-kl."
+            return Verdict(BAD if fell else CAUTION, tell, f"mean KL {short(kls[i])} nats in iteration {i}")
     for x, kl in [(x["iteration"], x["heldout"]["mean_kl"]) for x in held]:
         low, _ = t_interval(kl, looks=len(held)) or (0, 0)
         if not low <= bound[x]:
@@ -256,6 +260,8 @@ def explores(run: Run) -> Verdict | None:
     finite, empty, above 1e30 or squashed, 5 % of the first standard deviation count."""
     if any("log_std" not in x["policy"] for x in run.saved.values()):
         return Verdict(CANNOT_TELL, "Whether it explores is not judged: its policy has no log_std.")
+    if len(run.saved) < 2:
+        return Verdict(CANNOT_TELL, "Whether it explores cannot be told from a single checkpoint.")
     stds = np.array([x["policy"]["log_std"].double().exp().tolist() for x in run.saved.values()])
     low, high = (x.astype(float) for x in (run.script.space.low, run.script.space.high))
     ranged = (high > low).all() and np.abs([low, high]).max() < 1e30 and run.args.get("bound_action") != "tanh"
@@ -268,7 +274,7 @@ def explores(run: Run) -> Verdict | None:
         since = list(run.saved)[int((shares[:, stopped] >= 0.05).any(1).sum())]
         tell = f"By iteration {since} it has stopped exploring in {stopped.sum()} of {len(last)} actions"
         return Verdict(BAD if stopped.all() else CAUTION, f"{tell}: try a positive --entropy-coef.", number)
-    if (first < 0.05).any():
+    if 0 in run.saved and (first < 0.05).any():
         return Verdict(CAUTION, "Its noise was a small part of the range from the start: rescale the actions.", number)
     tell = "Its noise has grown: if that is not meant, try a smaller --entropy-coef or --policy-lr."
     return verdict((stds[-1] > 1.5 * stds[0]).any(), tell, number, CAUTION)

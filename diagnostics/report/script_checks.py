@@ -179,21 +179,26 @@ def initialization(s: Script) -> Verdict | None:
 def running_statistics(s: Script) -> Verdict | None:
     """After the first rollout of a new run, mean and standard deviation of the observations' statistics are those of
     the environment's, and the standard deviation of the rewards' statistics is that of the discounted sums of rewards,
-    begun anew with each episode or not, or of the rewards (within 10 % of a standard deviation). In the first 16 steps
-    no observation is further from the mean than one of n samples can be, (n - 1) / sqrt(n) standard deviations."""
-    (_, state, data, true), off = s.new, {}
+    begun anew with each episode or not, or of the rewards (within 10 % of a standard deviation), where these are not
+    all 0. In the first 16 steps no observation is further from the mean than one of n samples can be, (n - 1) / sqrt(n)
+    standard deviations. Statistics that are frozen are not judged."""
+    (args, state, data, true), off = s.new, {}
+    if not s.option("norm_training", True):
+        return None
     over = true["terminated"] | true["truncated"]
     if known := s.statistics(1, state):
         apart = lambda x: np.max([abs(known.mean - x.mean(0)), abs(known.std - x.std(0))] / (x.std(0) + 1e-8))
         some = true["next_obs"], true["next_obs"][~over]  # some libraries leave out an episode's last observation
         off["statistics of observations"] = min(apart(np.concatenate([true["starts"], x])) for x in some)
-        most = (np.arange(len(data["obs"][:16])) + 4) ** 0.5  # of n - 1 or more, with some of resets on the way
+        # Of n - 1 or more, with some of resets on the way, and one of each environment where these step together.
+        most = (args.num_envs * (np.arange(len(data["obs"][:16])) + 1) + 3) ** 0.5
         off["first observations"] = max(0.0, (np.abs(data["obs"][:16]).max(1) / most).max() - 1)
     if known := s.statistics(0, state):
         gamma, parts = s.option("norm_gamma", s.option("gamma", 1.0)), lambda x: np.flatnonzero(x)[:-1] + 1
         sums = lambda ends: [lfilter([1], [1, -gamma], x) for x in np.split(true["reward"], parts(ends))]
         stds = [np.concatenate(sums(x)).std() for x in (over | true["last"], true["last"])] + [true["reward"].std()]
-        off["statistics of rewards"] = min(abs(known.std / max(x, 1e-30) - 1) for x in stds)
+        if max(stds) > 1e-12:
+            off["statistics of rewards"] = min(abs(known.std - x) / max(x, 1e-12) for x in stds)
     wrong, number = [x for x in off if not off[x] <= 0.1], ", ".join(f"{x} {percent(y)} off" for x, y in off.items())
     return verdict(wrong, f"In a new run the {' and '.join(wrong)} are not what was seen.", number) if off else None
 
@@ -448,6 +453,8 @@ def equal_updates(s: Script) -> Verdict:
     if not torch.equal(flat(one, "policy", "value"), flat(again, "policy", "value")):
         wrong.append("from an equal state it is another one, so something outside the State is kept")
     for name in [x for x in ("policy", "value") if hasattr(one, x) and has_step(s.checkpoint)]:
+        if name == "policy" and not s.batch["advantages"].any():
+            continue  # Its gradient is 0, as in REINFORCE where no reward has come yet.
         pairs = zip(*(getattr(x, name).named_parameters() for x in (s.state, one)))
         still = [x for (x, old), (_, new) in pairs if torch.equal(old, new)]
         if still and (name == "value" or not s.option("max_kl") or (flat(one, name) != flat(s.state, name)).any()):
@@ -466,9 +473,10 @@ def restored(s: Script) -> Verdict:
         del state.inexact_resumes, checkpoint["workers"]  # which the run's half judges
     episodes = [x for x in zip(state.workers, checkpoint.pop("workers", [])) if x[1]["obs"] is not None]
     lost_episodes = any(not np.array_equal(getattr(x, k), y[k]) for x, y in episodes for k in y)
+    savable = {x for x, y in vars(state).items() if hasattr(y, "load_state_dict")}
     parts = {x: y.state_dict() if hasattr(y, "state_dict") else y for x, y in vars(state).items()}
     parts = {x: tree_leaves(y) for x, y in parts.items() if x not in ("workers", "rng")}
-    lost = [x for x, y in parts.items() if y and x not in checkpoint and all(map(torch.is_tensor, y))]
+    lost = [x for x, y in parts.items() if y and (x in savable or all(map(torch.is_tensor, y))) and x not in checkpoint]
     theirs = {x: tree_leaves(checkpoint[x]) for x in parts if x in checkpoint}
     same = lambda x, y: len(x) == len(y) and all(np.array_equal(a, b) for a, b in zip(x, y))
     wrong = lost + [x for x in theirs if not same(parts[x], theirs[x])] + ["an unfinished episode"] * lost_episodes
@@ -491,7 +499,7 @@ def minibatches(s: Script) -> Verdict | None:
             wrong.append(told[-1])
         elif any(len(x) != len(set(x)) or len(x) != len(s.batch["obs"]) // count * count for x in epochs):
             wrong.append(f"the epochs of the {name} do not take each row once")
-        elif one == two or one == sorted(one):
+        elif count > 1 and (one == two or one == sorted(one)):  # In a single minibatch no order matters.
             wrong.append(f"those of the {name} are not shuffled")
     text = f"Its minibatches are not as the arguments say: {'; '.join(wrong)}."
     return verdict(wrong, text, ", ".join(told)) if told else None
@@ -528,10 +536,13 @@ def independent(s: Script) -> Verdict | None:
     if not s.critic or not hasattr(s.args, "value_lr"):
         why = "One optimizer steps both networks, and clips their norm together, so their fits are not independent."
         return Verdict(CANNOT_TELL, why) if s.critic else None
+    # Where training has ended, the rate may be 0, and nothing would move whatever the targets are.
+    start = s.state if has_step(s.checkpoint) else changed(s.state, iteration=0, global_step=0)
+    mine, _ = s.updated(start=start)
     draw, wrong = torch.randn(len(s.batch["obs"]), generator=torch.Generator().manual_seed(1)), []
     for name, network in dict(value_targets="policy", advantages="value").items():
-        other, _ = s.updated(**{name: s.batch[name] + s.batch[name].std() * draw})
-        apart = (flat(other, network) - flat(s.an_update[0], network)).norm()
+        other, _ = s.updated(start=start, **{name: s.batch[name] + s.batch[name].std() * draw})
+        apart = (flat(other, network) - flat(mine, network)).norm()
         share = apart / (flat(other, network) - flat(s.state, network)).norm().clamp(min=1e-30)
         wrong += [f"that of the {network} on the {name} (by {percent(share.item())})"] * bool(apart)
     text = f"A fit depends on the other's targets: {' and '.join(wrong)}. Is the batch made before both fits?"
@@ -598,7 +609,8 @@ def adam(s: Script) -> Verdict | None:
             mine = [flat(y, *FITTED[x]) - flat(start, *FITTED[x]) for y in (ends[0], ends[2])]
             for eps in (1e-5, 1e-8):
                 way, log = adam_way(s, args, x, start, thirds, [row[f"{x}_lr"] for row in logs], eps)
-                first, last = (((a - b).norm() / b.norm()).nan_to_num(math.inf).item() for a, b in zip(mine, way))
+                off = lambda a, b: 0.0 if torch.equal(a, b) else ((a - b).norm() / b.norm()).nan_to_num(math.inf).item()
+                first, last = map(off, mine, way)
                 if last <= 0.01:
                     break
             far, clip = (mine[1].norm() / way[1].norm()).item(), f" with a norm of {most:g}" * math.isfinite(most)
@@ -690,10 +702,10 @@ def acceptance(s: Script) -> Verdict | None:
         slope, (after, log) = gradient(before, s.state.policy), s.updated(args)
         step, fraction = flat(after, "policy") - start, log.get("line_search_step", 1.0)
         fits, numbers = [], []
-        for longer in (step, step / args.backtrack_ratio):
+        for longer, slack in ((step, 0.01), (step / args.backtrack_ratio, -0.01)):  # in favour of what was decided
             policy = lab.with_parameters(s.state.policy, start + longer)
             gain, kl = (surrogate(args, policy) - before).item(), kls(policy, s.batch).mean().item()
-            fits.append(gain > 0.09 * (slope @ longer).item() and kl <= 1.01 * most)
+            fits.append(gain > (0.1 - slack) * (slope @ longer).item() and kl <= (1 + slack) * most)
             numbers.append(f"KL {kl:.3g} of {most}, surrogate {gain:+.3g} of {slope @ longer:+.3g}")
         told.append(numbers[0] if step.any() else f"no step in {tries} tries with {most}")
         if step.any() and not fits[0]:

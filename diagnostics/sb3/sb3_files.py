@@ -263,10 +263,13 @@ def count_iterations(path: Path, settings: dict[str, Any], batch: int, steps: fl
 
 
 def unpack(file: zipfile.ZipFile, name: str, most: int = 2**30) -> bytes:
-    """Reads a part of a zip file, unless it would fill the memory."""
-    if file.getinfo(name).file_size > most:
-        raise ValueError(f"its {name} would take {file.getinfo(name).file_size:,} bytes")
-    return file.read(name)
+    """Reads a part of a zip file, unless it would fill the memory. What it says of its size is not believed, and only
+    deflate can be read up to a limit."""
+    part = file.getinfo(name)
+    if part.file_size > most or part.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise ValueError(f"its {name} would take {part.file_size:,} bytes or another method to decompress than SB3's")
+    with file.open(name) as opened:
+        return opened.read(most + 1)
 
 
 def load_tensors(file: zipfile.ZipFile, name: str) -> Any:
