@@ -23,7 +23,6 @@ and their standard deviation. A single step, such as those of landscape.py, says
 To use this script elsewhere, copy gradient.py with it and with lab.py.
 """
 
-import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -83,12 +82,12 @@ def sizes(args: Args, checkpoint: lab.Checkpoint) -> list[dict[str, int]]:
     if not args.rewards:
         return [dict(seed=args.seed, step_repeats=args.repeats)]
     asked = dict(seed=args.seed, reward_pairs=args.reward_pairs, updates=args.rewards)
-    of_training, (_, num_steps) = (math.prod(lab.batch_shape(checkpoint.run)),), lab.batch_shape(checkpoint.run)
+    num_envs, num_steps = lab.batch_shape(checkpoint.run)
     minibatches = lab.read_config(checkpoint.run)["args"].get("num_minibatches", 1)
     for pairs in args.step_pairs:
         if segments_of(pairs, num_steps) * num_steps < 2 * minibatches:
             lab.refuse(f"--step-pairs {pairs}: less than two for each of the {minibatches} minibatches")
-    return [asked | dict(step_pairs=pairs) for pairs in dict.fromkeys(args.step_pairs or of_training)]
+    return [asked | dict(step_pairs=pairs) for pairs in dict.fromkeys(args.step_pairs or (num_envs * num_steps,))]
 
 
 # What is measured at a checkpoint ------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ import jinja2
 import numpy as np
 import pictures
 import planned
+import protocols
 from claims import ENVIRONMENTS, ROOMS, ROW, Cells, claims_of, room, template
 from estimates import FIGURES
 
@@ -93,6 +94,7 @@ def known(name: str) -> dict[str, Any]:
     """Returns what a template's expressions may name. The overviews know the rooms."""
     own = vars(room(name)) if name in ROOMS else {x: room(x) for x in ROOMS} | dict(all_claims=all_claims)
     ours = dict(so=so, table=table, np=np, abs=abs, all=all, len=len, list=list, max=max, min=min, round=round)
+    ours |= dict(stopped=protocols.stopped, processors=protocols.processors)
     rules = vars(estimates) | vars(claims) | vars(planned)
     return {x: y for x, y in (rules | own | ours).items() if not x.startswith("__")}
 

@@ -51,13 +51,15 @@ PARTS = {
 }  # fmt: skip
 
 
-def planned(name: str) -> list[Key]:
-    """Returns the runs of a part in the order of training: seed 1 of everything comes first, so that an interruption
-    leaves every agent with as many seeds as the others, or one more."""
+def planned(name: str, early: bool = False) -> list[Key]:
+    """Returns the runs of a part, or of those seeds of it that its protocol shows early, in the order of training: seed
+    1 of everything comes first, so that an interruption leaves every agent with as many seeds as the others, or one
+    more."""
     part, experiment = PARTS[name], EXPERIMENTS[PARTS[name].experiment]
+    seeds = part.seeds[: part.early] if early else part.seeds
     agents = [Path(part.trained_by).stem] if part.trained_by else experiment.agents
     env_ids = [f"{x}-{experiment.version}" for x in part.envs or experiment.envs]
-    return [(agent, env_id, seed) for seed in part.seeds for env_id in env_ids for agent in agents]
+    return [(agent, env_id, seed) for seed in seeds for env_id in env_ids for agent in agents]
 
 
 # Lines ---------------------------------------------------------------------------------------------------------------
@@ -89,18 +91,16 @@ def kept(name: str) -> dict[Key, dict[str, Any]]:
 def whole(name: str, early: bool = False) -> list[dict[str, Any]]:
     """Returns the lines of a part, or of those seeds of it that its protocol shows early. While one of them is missing
     there are none, because nobody looks before."""
-    part, lines = PARTS[name], kept(name)
-    seeds = part.seeds[: part.early] if early else part.seeds
-    asked = [key for key in planned(name) if key[2] in seeds]
-    if missing := [key for key in asked if key not in lines]:
-        raise ValueError(f"{name}: {len(missing)} of {len(asked)} runs are missing, so that nobody looks yet")
+    lines, asked = kept(name), planned(name, early)
+    if lacking := missing(name, early):
+        raise ValueError(f"{name}: {len(lacking)} of {len(asked)} runs are missing, so that nobody looks yet")
     return [lines[key] for key in asked]
 
 
-def missing(name: str) -> list[Key]:
-    """Returns the runs that have no line yet."""
+def missing(name: str, early: bool = False) -> list[Key]:
+    """Returns the planned runs that have no line yet."""
     lines = kept(name)
-    return [key for key in planned(name) if key not in lines]
+    return [key for key in planned(name, early) if key not in lines]
 
 
 def stopped(*names: str) -> list[str]:

@@ -537,8 +537,9 @@ def independent(s: Script) -> Verdict | None:
         why = "One optimizer steps both networks, and clips their norm together, so their fits are not independent."
         return Verdict(CANNOT_TELL, why) if s.critic else None
     # Where training has ended, the rate may be 0, and nothing would move whatever the targets are.
-    start = s.state if has_step(s.checkpoint) else changed(s.state, iteration=0, global_step=0)
-    mine, _ = s.updated(start=start)
+    goes_on = has_step(s.checkpoint)
+    start = s.state if goes_on else changed(s.state, iteration=0, global_step=0)
+    mine, _ = s.an_update if goes_on else s.updated(start=start)
     draw, wrong = torch.randn(len(s.batch["obs"]), generator=torch.Generator().manual_seed(1)), []
     for name, network in dict(value_targets="policy", advantages="value").items():
         other, _ = s.updated(start=start, **{name: s.batch[name] + s.batch[name].std() * draw})
@@ -609,8 +610,7 @@ def adam(s: Script) -> Verdict | None:
             mine = [flat(y, *FITTED[x]) - flat(start, *FITTED[x]) for y in (ends[0], ends[2])]
             for eps in (1e-5, 1e-8):
                 way, log = adam_way(s, args, x, start, thirds, [row[f"{x}_lr"] for row in logs], eps)
-                off = lambda a, b: 0.0 if torch.equal(a, b) else ((a - b).norm() / b.norm()).nan_to_num(math.inf).item()
-                first, last = map(off, mine, way)
+                first, last = map(relative_distance, mine, way)
                 if last <= 0.01:
                     break
             far, clip = (mine[1].norm() / way[1].norm()).item(), f" with a norm of {most:g}" * math.isfinite(most)
@@ -624,6 +624,11 @@ def adam(s: Script) -> Verdict | None:
                 number = ", ".join(f"{y} {logs[0][y]:.4g} in place of {log[y]:.4g}" for y in off)
                 return Verdict(BAD, f"Steps of the {x}{clip} are Adam's, but what is logged of them is not so.", number)
     return Verdict(GOOD, "", "; ".join(told))
+
+
+def relative_distance(x: Tensor, y: Tensor) -> float:
+    """Returns |x - y| / |y|, which is 0 where both are 0, as the steps along a gradient of 0 are."""
+    return 0.0 if torch.equal(x, y) else ((x - y).norm() / y.norm()).nan_to_num(math.inf).item()
 
 
 def adam_way(s: Script, args: Any, name: str, start: Any, batches: list, rates: list, eps: float) -> tuple:

@@ -126,16 +126,21 @@ def significant() -> list[tuple[str, str, bool]]:
     return [key for key, stands in zip(of, after_holm(of.values())) if stands]
 
 
+def noise_of_all_nine() -> list[dict[str, Any]]:
+    """Returns the cosines of two gradient estimates with all nine and with none, at each of four checkpoints."""
+    [pair] = [x for x in measured("nine/noise")["paired"] if case(x) == ("all", False)]
+    return pair["noise"]
+
+
 def noise() -> list[str]:
     """Writes what all nine do to the cosine of two gradient estimates at four checkpoints."""
-    [x] = [x for x in measured("nine/noise")["paired"] if case(x) == ("all", False)]
-    return [show(y["mean"], 2) for y in x["noise"]]
+    return [show(x["mean"], 2) for x in noise_of_all_nine()]
 
 
 def cosines() -> dict[str, list[str]]:
     """Writes the cosine itself after the start of training, with all nine and with none, the mean of both seeds."""
-    [x] = [x for x in measured("nine/noise")["paired"] if case(x) == ("all", False)]
-    return {side: [plain(np.mean([y[0] for y in z[side]]), 3) for z in x["noise"][1:]] for side in ("on", "off")}
+    mean = lambda of_seeds: plain(np.mean([cosine for cosine, *_ in of_seeds]), 3)
+    return {side: [mean(x[side]) for x in noise_of_all_nine()[1:]] for side in ("on", "off")}
 
 
 # Why scaling matters (protocol.md) ------------------------------------------------------------------------------------

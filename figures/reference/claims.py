@@ -8,7 +8,7 @@ from estimates import Estimate, measured, plain
 from matplotlib.figure import Figure
 from pictures import STYLES, new_figure
 from planned import Tests, holm, within
-from protocols import PARTS, by_agent, missing, processors, stopped, whole  # noqa: F401, for the page
+from protocols import PARTS, by_agent, missing, whole
 from scipy import stats
 
 PLACES = "Hopper", "Walker2d", "HalfCheetah", "Ant", "Humanoid", "Swimmer"
