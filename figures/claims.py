@@ -303,9 +303,15 @@ def mark(cell: Cell | None) -> str:
 
 @functools.cache
 def all_claims() -> list[tuple[str, str, str, Cells]]:
-    """Returns each paper's claim under its heading: the heading, the room, the claim's name and its cells. Claims of
-    our own, which are controls, stand in the rooms alone."""
-    found = [(overall(x), name, text, x) for name in ROOMS for text, x in claims_of(name).items() if is_papers(text)]
+    """Returns each paper's claim under its heading: the heading, the room, the claim's name and its cells. Where rooms
+    judge the same claim, the later one decides in its environments. Claims of our own, which are controls, stand in the
+    rooms alone."""
+    claims = {}
+    for name in ROOMS:
+        for text, cells in claims_of(name).items():
+            if is_papers(text):
+                claims[text] = name, claims.get(text, (name, {}))[1] | cells
+    found = [(overall(cells), name, text, cells) for text, (name, cells) in claims.items()]
     order, of_few = (REPLICATED, REFUTED, DEPENDS, OPEN, FEW), ({HOLDS}, {NOT})
     # Of few runs, those stand first that all say so, and then those that all say not so.
     unlike = lambda cells: next((i for i, x in enumerate(of_few) if {y.verdict for y in cells.values()} == x), 2)

@@ -212,7 +212,8 @@ def test_ten_seeds_judge_the_claims(monkeypatch):
         return dict(algo="ppo", final=1.0 + seed, rows=rows) | log
 
     x = fresh("ten_seeds", monkeypatch, ten_seeds=made_up("ten-seeds", number))
-    cells = x.judged_together()
+    monkeypatch.setattr(claims, "room", lambda name: x)
+    cells = claims.in_room("ten_seeds")  # where Holm corrects them
     refuted = {("CL: V's error is small on training pairs", place) for place in x.PLACES}
     refuted.add(("BLOG: PPO-M does not keep the KL small", "Hopper"))
     refuted.add(("IM: PPO and PPO-M keep the KL small", "Walker2d"))
