@@ -35,7 +35,7 @@ Line = tuple[dict[str, Any], list[dict[str, Any]]]  # the style in which a run i
 
 
 def refuse(message: str, status: int = 2) -> NoReturn:
-    """Ends the program with one line: with status 2 for what the user can mend, and 130 for an interruption."""
+    """Ends the program with one line: with status 2 for what the user can correct, and 130 for an interruption."""
     print(f"{Path(sys.argv[0]).name}: {message}", file=sys.stderr)
     raise SystemExit(status)
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 # same, since that gave the papers' numbers.
 IM = {
     "all": """--num-envs 1 --num-steps 2048 --num-minibatches 32 --value-epochs 10 --gamma 0.99 --entropy-coef 0
-              --policy-hidden 64 64 --value-hidden 64 64""",
+              --policy-hidden 64 64 --value-hidden 64 64 --adv-norm""",
 }
 PPO_STEP = {"all": "--policy-epochs 10 --clip-eps 0.2"}
 TRPO_STEP = {"all": "--fisher-fraction 0.1 --cg-steps 10 --cg-damping 0.1 --backtrack-steps 10 --backtrack-ratio 0.5"}
@@ -92,12 +92,17 @@ GUIDE_VALUE = {"all": "--value-hidden 256 256 256 256 256 --value-lr 3e-4 --gae-
 GUIDE_REINFORCE = {
     "all": "--num-envs 1 --num-minibatches 1 --policy-lr 3e-4 --policy-epochs 1 --baseline none --checkpoint-every 488",
 }
-GUIDE_A2C = {"all": "--policy-lr 3e-4 --policy-epochs 1 --value-epochs 1 --value-grad-clip --entropy-coef 0.1"}
-GUIDE_TRPO = {"all": "--value-epochs 10 --max-kl 0.01 --backtrack-ratio 0.8"}  # the rest of its step is as IM's
-GUIDE_PPO = {"all": "--policy-lr 3e-4 --policy-epochs 10 --value-epochs 10 --value-grad-clip --clip-eps 0.2"}
+GUIDE_A2C = {
+    "all": "--policy-lr 3e-4 --policy-epochs 1 --value-epochs 1 --value-grad-clip --entropy-coef 0.1 --adv-norm",
+}
+GUIDE_TRPO = {"all": "--value-epochs 10 --max-kl 0.01 --backtrack-ratio 0.8 --adv-norm"}  # the rest of its step is as IM's
+GUIDE_PPO = {
+    "all": "--policy-lr 3e-4 --policy-epochs 10 --value-epochs 10 --value-grad-clip --clip-eps 0.2 --adv-norm",
+}
 GUIDE_VMPO = {
     "all": """--policy-lr 3e-4 --policy-epochs 10 --value-epochs 10 --value-grad-clip
-              --eps-temperature 0.01 --eps-mean 0.01 --eps-std 5e-5""",
+              --eps-temperature 0.01 --eps-mean 0.01 --eps-std 5e-5
+              --init-multipliers 1 1 1 --min-multiplier 1e-8 --top-half""",
 }
 
 # Agents: a script, then its settings; a later setting replaces an earlier one ----------------------------------------
@@ -284,8 +289,8 @@ EXPERIMENTS = {
     "algorithms": X("GUIDE Fig. 4, 5", "five algorithms", FIVE, EVALUATED, 3, 8 * M, GUIDE_ENVS, "v4"),
     "entropy": X("GUIDE Fig. 6", "entropy coefficients of A2C", ENTROPY, EVALUATED, 3, 8 * M, ["HalfCheetah"], "v4"),
     "epochs": X("GUIDE Fig. 7", "A2C and REINFORCE: 1, 2, 5 epochs", EPOCHS, EVALUATED, 3, M, ["HalfCheetah"], "v4"),
-    "ten-seeds": X("IM, CL, TPG", "steps, estimates and values, ten seeds", ["CL-PPO", "PPO-M", "TRPO"], MEASURES,
-                   10, envs=TWO),
+    "ten-seeds": X("IM, CL, TPG", "steps, estimates and values, ten seeds", ["CL-PPO", "PPO-M", "TRPO"],
+                   [*MEASURES, "rewards"], 10, envs=TWO),
     "value-clip": X("ours", "how wide must a value clip be?", [*DOSES], seeds=10, envs=TWO, version="v4"),
     "batches": X("ours", "do gains of larger batches add up?", ["ppo.py"], seeds=10, envs=TWO),
     "surfaces": X("CL Fig. 15-18", "is the reward's surface the surrogate's?", ["CL-PPO", "TRPO"], SURFACES, 1,
