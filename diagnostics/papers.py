@@ -95,7 +95,7 @@ GUIDE_REINFORCE = {
 GUIDE_A2C = {
     "all": "--policy-lr 3e-4 --policy-epochs 1 --value-epochs 1 --value-grad-clip --entropy-coef 0.1 --adv-norm",
 }
-GUIDE_TRPO = {"all": "--value-epochs 10 --max-kl 0.01 --backtrack-ratio 0.8 --adv-norm"}  # the rest of its step is as IM's
+GUIDE_TRPO = {"all": "--value-epochs 10 --max-kl 0.01 --backtrack-ratio 0.8 --adv-norm"}  # The rest is as IM's.
 GUIDE_PPO = {
     "all": "--policy-lr 3e-4 --policy-epochs 10 --value-epochs 10 --value-grad-clip --clip-eps 0.2 --adv-norm",
 }

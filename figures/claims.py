@@ -201,11 +201,12 @@ def make_tests(cells: Iterable[Cell]) -> None:
 
 # Rooms and verdicts --------------------------------------------------------------------------------------------------
 
-REPLICATED, REFUTED, DEPENDS, OPEN, FEW = (
+REPLICATED, REFUTED, DEPENDS, OPEN, UNLIKE, FEW = (
     "holds wherever the runs decide",
     "refuted wherever the runs decide",
     "depends on a definition or the environment",
     "undecided",
+    "decided only where what was measured is not like the paper's",
     "few runs only",
 )
 MARKS = {HOLDS: "✓", NOT: "✗", UNCLEAR: "?"}
@@ -268,6 +269,8 @@ def overall(cells: Cells) -> str:
         return FEW
     if any(x.everywhere and (x.verdict != HOLDS or x.holm is False or x.unlike) for x in tested):
         return OPEN
+    if any(x.unlike and x.holm and x.verdict != UNCLEAR for x in tested) and not verdicts & {HOLDS, NOT}:
+        return UNLIKE
     return REPLICATED if HOLDS in verdicts else REFUTED if NOT in verdicts else OPEN
 
 
@@ -312,16 +315,19 @@ def all_claims() -> list[tuple[str, str, str, Cells]]:
             if is_papers(text):
                 claims[text] = name, claims.get(text, (name, {}))[1] | cells
     found = [(overall(cells), name, text, cells) for text, (name, cells) in claims.items()]
-    order, of_few = (REPLICATED, REFUTED, DEPENDS, OPEN, FEW), ({HOLDS}, {NOT})
+    order, of_few = (REPLICATED, REFUTED, DEPENDS, OPEN, UNLIKE, FEW), ({HOLDS}, {NOT})
     # Of few runs, those stand first that all say so, and then those that all say not so.
     unlike = lambda cells: next((i for i, x in enumerate(of_few) if {y.verdict for y in cells.values()} == x), 2)
     return sorted(found, key=lambda x: (order.index(x[0]), unlike(x[3]) * (x[0] == FEW)))
 
 
 def census() -> dict[str, int]:
-    """Counts what the papers' claims rest on: those that are tested, by their headings, and those that are counted."""
+    """Counts what the papers' claims rest on: those that are tested, by their headings, and those that are counted; and
+    of those that hold, those that only tests of three or four runs decide."""
     found = [(heading, all(y.unit for y in x.values())) for heading, _, _, x in all_claims()]
-    names = dict(so=REPLICATED, no=REFUTED, depends=DEPENDS, open=OPEN)
+    names = dict(so=REPLICATED, no=REFUTED, depends=DEPENDS, open=OPEN, unlike=UNLIKE)
     few = sum(is_few for _, is_few in found)
     of = {x: sum(heading == y and not is_few for heading, is_few in found) for x, y in names.items()}
-    return dict(all=len(found), few=few, tested=len(found) - few) | of
+    so = [x.values() for heading, _, _, x in all_claims() if heading == REPLICATED]
+    three = sum(all(y.seeds < 5 for y in x if y.holm and y.verdict == HOLDS) for x in so)
+    return dict(all=len(found), few=few, tested=len(found) - few, three=three) | of

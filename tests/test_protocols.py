@@ -215,8 +215,7 @@ def test_ten_seeds_judge_the_claims(monkeypatch):
     monkeypatch.setattr(claims, "room", lambda name: x)
     cells = claims.in_room("ten_seeds")  # where Holm corrects them
     refuted = {("CL: V's error is small on training pairs", place) for place in x.PLACES}
-    refuted.add(("BLOG: PPO-M does not keep the KL small", "Hopper"))
-    refuted.add(("IM: PPO and PPO-M keep the KL small", "Walker2d"))
+    refuted |= {("BLOG: PPO-M does not keep the KL small", "Hopper"), ("IM: PPO and PPO-M keep the KL small", "Walker2d")}
     for name, place in product(x.CLAIMS, x.PLACES):
         expected = claims.NOT if (name, place) in refuted else claims.HOLDS
         cell = cells[name][place]

@@ -165,8 +165,8 @@ def test_headings_are_never_firmer_than_the_evidence():
     of = lambda *cells, **changes: claims.overall({str(i): Cell(**vars(x) | changes) for i, x in enumerate(cells)})
     assert (of(holds, unclear), of(against, few), of(few)) == (claims.REPLICATED, claims.REFUTED, claims.FEW)
     assert of(holds, against) == of(holds, depends=True) == claims.DEPENDS
-    assert of(holds, unclear, everywhere=True) == of(holds, holm=False) == of(unclear, few) == claims.OPEN
-    assert of(against, unlike="other agents") == of(holds, unlike="other agents") == claims.OPEN  # confirms no more
+    assert of(holds, unclear, everywhere=True) == of(holds, holm=False, unlike="x") == of(unclear, few) == claims.OPEN
+    assert of(against, unlike="other agents") == of(holds, unlike="other agents") == claims.UNLIKE  # confirms no more
 
 
 def test_that_one_definition_holds_and_another_cannot_tell_is_no_difference():

@@ -35,7 +35,8 @@ def unneeded() -> Cells:
         d, m = runs(place, "PPO - PPO-NoClip"), margin(place)
         verdict = judge(d, m)
         needs = d.needed(m, 1.645 + 0.84) if verdict == "cannot tell" else None
-        p = float(stats.t.cdf((d.mean - m) / d.error, d.freedom))  # one-sided, of a difference above the margin
+        p = float(stats.t.cdf((d.mean - m) / d.error, d.freedom))  # that the difference is below the margin
+        p = 1 - p if verdict == "does not hold" else p  # or above it; one side each
         cells[place] = Cell(str(d), verdict, d.seeds, p, needs=needs)
         if place in RATED:
             best = at_best(place)

@@ -72,7 +72,7 @@ def table_of_the_end() -> Iterable[list[str]]:
     yield ["", *(f"{place}-v4 ({len(returns(place, 'PPO', 8))} seeds)" for place in PLACES), *of_kl]
     for agent, name in NAMES.items():
         ends = [returns(place, name, 8) for place in PLACES]
-        after = PARTS["algorithms"].points // 8
+        after = -(-PARTS["algorithms"].points // 8)  # the first part that begins after 1M steps
         kls = [two_digits(np.exp(np.log(kl(place, agent)[:, after:]).mean())) for place in PLACES]
         yield [name, *(f"{plain(x.mean())} ({span(x)})" for x in ends), *kls]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from claims import NOT, UNCLEAR, Cells, Look, agreed, counted, n, of_sign, room, sides, tally
-from estimates import PLACES, Estimate, OfSeed, agent, by_seed, measured, plain, span
+from estimates import PLACES, Estimate, OfSeed, by_seed, measured, plain, span
 from pictures import STYLES, new_figure
 from planned import by_run
 
@@ -87,15 +87,6 @@ def late_step(name: str, pairs: int, raises: bool, consistently: bool = False) -
     return cells
 
 
-def far_change(place: str, name: str, pairs: int) -> np.ndarray:
-    """Returns what three times the step changes, of each run [runs]: the mean over its checkpoints."""
-    of = {}
-    for x in measured(f"landscapes/{place.lower()}"):
-        if (agent(x), x["step_pairs"], x["step"], x["random"]) == (name, pairs, FAR, 0.0):
-            of.setdefault(x["run"], []).append(x["change"]["mean"])
-    return np.array([np.mean(x) for x in of.values()])
-
-
 def jagged_change(place: str, algo: str) -> np.ndarray:
     """Returns what three times the step from few pairs changes, of each run [5] of the jagged room."""
 
@@ -117,8 +108,8 @@ def long_update(place: str) -> np.ndarray:
 
 
 def of_more_runs(cells: Cells, runs: Callable[[str], np.ndarray], says: str, raises: bool, unlike: str = "") -> Cells:
-    """Tests a claim with runs as the sample, where other rooms have enough of them. The checkpoints that were counted
-    before stand beside it."""
+    """Tests a claim with runs as the sample, where other rooms have enough of them, and with those alone, because the
+    test was chosen after a look at the runs whose checkpoints were counted before. Their counts stand beside it."""
     for place in TWO:
         change, counts = Estimate([runs(place)]), cells[place].text
         cells[place] = of_sign(change, 1 if raises else -1, text=f"{says}: {change}; counted, {counts}")
@@ -130,7 +121,7 @@ NOT_CLS = "with `ppo.py`'s defaults, which are not CL's settings"
 
 
 def trpo_from_few() -> Cells:
-    runs = lambda place: np.append(far_change(place, "TRPO", FEW), jagged_change(place, "trpo_plus"))
+    runs = lambda place: jagged_change(place, "trpo_plus")
     return of_more_runs(late_step("TRPO", FEW, False), runs, "three times, over runs", False)
 
 

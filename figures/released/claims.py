@@ -22,9 +22,10 @@ def on_humanoid(contrast: str) -> Estimate:
 def against_paper(name: str) -> Estimate:
     """Returns what the released code earns minus the paper's mean, which has an error of its own: that of its interval.
     It comes from so many agents that its error counts as known (Satterthwaite)."""
-    x, (mean, low, high) = on_humanoid(THEIRS + name), PAPERS[name]
+    mean, low, high = PAPERS[name]
+    x = Estimate([on_humanoid(THEIRS + name).samples[0] - mean])
     own, x.error = x.error, float(np.hypot(x.error, (high - low) / 2 / 1.96))
-    x.mean, x.freedom = x.mean - mean, x.freedom * (x.error / own) ** 4
+    x.freedom *= (x.error / own) ** 4
     return x
 
 

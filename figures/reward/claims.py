@@ -163,6 +163,7 @@ def most_of_the_gain() -> Cells:
             cell.text += " [{:.0f}, {:.0f}]".format(*(100 * x for x in ends))
         else:
             cell.text, cell.verdict = f"{cell.text}, no interval: the gain is {total}", "cannot tell"
+        cell.p = max(cell.p, total.p())  # There must be a gain, too.
     return mark_unlike(cells, "OPTIMIZATIONS")
 
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from claims import Cells, Look, answered, n, of_sign, tally
+from claims import Cells, Look, answered, differs, n, of_sign, tally
 from estimates import PLACES, Estimate, agent, bootstrap, by_seed, in_percent, measured, show, span
 from matplotlib.axes import Axes
 from pictures import LINES, STYLES, forest, label_log_axis, new_figure
@@ -119,7 +119,8 @@ def more(place: str, name: str) -> Estimate:
 
 
 def as_sample(x: Estimate, by: int = 1) -> Estimate:
-    """Returns the same with the checkpoints as the sample, as if they were independent, or runs of `by` checkpoints."""
+    """Returns the same with the checkpoints as the sample, as if they were independent, or runs of `by` checkpoints,
+    which stand one after the other in the file."""
     count = round(1 / x.weights[0])
     parts = np.array([y.mean() for y in x.samples]).reshape(-1, count)  # of a difference: the many and the few
     return Estimate([(parts[0] - parts[1:].sum(0)).reshape(-1, by).mean(1)])
@@ -128,6 +129,12 @@ def as_sample(x: Estimate, by: int = 1) -> Estimate:
 def from_many_over_runs() -> list[Estimate]:
     """Returns the change by an update from many pairs with the three runs as the sample, of the six cases."""
     return [as_sample(change(*case, BATCHES[1]), 3) for case in CASES]
+
+
+def none_from_few_over_runs() -> bool:
+    """Answers whether no change by an update from 2,048 pairs differs from 0 with the three runs as the sample, without
+    correction."""
+    return not any(differs(as_sample(change(*case, BATCHES[0]), 3)) for case in CASES)
 
 
 def updates(estimate, *of: Any) -> Cells:

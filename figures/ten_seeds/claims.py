@@ -105,6 +105,7 @@ class Claim(NamedTuple):
     number: Callable[[Seed], float | tuple[float, ...]]
     threshold: float
     side: int  # 1 where the claim says that the number is above the threshold, and -1 where below
+    of_humanoid: bool = False  # whether the paper's words are about Humanoid
 
 
 def held_out(seed: Seed) -> float:
@@ -129,12 +130,12 @@ def ratio_nearer(seed: Seed) -> float:
 
 CLAIMS = {
     "IM: TRPO keeps it on held-out states": Claim(held_out, 1.1, -1),
-    "IM: no algorithm keeps the ratio in bounds": Claim(least_ratio, 1.2, 1),
-    "IM: PPO's KL peaks, PPO-M's rises": Claim(rise_and_fall, 0, 1),
-    "IM: PPO and PPO-M keep the KL small": Claim(largest_kl(PPO, PPO_M), 1, -1),
-    "TPG: one state's KL is orders above the bound": Claim(of_one_state, 100, 1),
-    "BLOG: PPO-M does not keep the KL small": Claim(largest_kl(PPO_M), 1, 1),
-    "BLOG: the optimizations keep the ratio nearer": Claim(ratio_nearer, 0.5, 1),
+    "IM: no algorithm keeps the ratio in bounds": Claim(least_ratio, 1.2, 1, True),
+    "IM: PPO's KL peaks, PPO-M's rises": Claim(rise_and_fall, 0, 1, True),
+    "IM: PPO and PPO-M keep the KL small": Claim(largest_kl(PPO, PPO_M), 1, -1, True),
+    "TPG: one state's KL is orders above the bound": Claim(of_one_state, 100, 1, True),
+    "BLOG: PPO-M does not keep the KL small": Claim(largest_kl(PPO_M), 1, 1, True),
+    "BLOG: the optimizations keep the ratio nearer": Claim(ratio_nearer, 0.5, 1, True),
     "CL: a batch's gradient estimates hardly agree": Claim(
         lambda seed: np.mean([between_estimates(row) for row in seed.later("gradient")]), 0.2, -1
     ),
@@ -149,7 +150,6 @@ CLAIMS = {
 
 
 TOGETHER = [(list(CLAIMS), PLACES)]  # 26 tests, which are corrected for one another
-OF_HUMANOID = list(CLAIMS)[1:7]  # what the papers say of KLs and ratios, but for TRPO's bound on held-out states
 
 
 def numbers(name: str, place: str) -> list[Estimate]:
@@ -173,7 +173,7 @@ def judge(name: str, place: str) -> Cell:
     elif min(sides) < 0:
         p = 1.0  # some numbers lie on the other side, and none significantly
     cell = Cell("; ".join(map(str, means)), verdict, means[0].seeds, p)
-    if name in OF_HUMANOID:
+    if claim.of_humanoid:
         cell.unlike = "the paper says it of Humanoid"
     return cell
 
