@@ -16,6 +16,7 @@ To use this script elsewhere, copy gradient.py with it and with lab.py.
 """
 
 import copy
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -76,7 +77,6 @@ def measure(
     parallel_map: Callable,
     seed: int,
     pairs: list[int],
-    batch_size: int,
     repeats: int,
     true_pairs: int,
     value_pairs: int,
@@ -89,7 +89,7 @@ def measure(
     for group in parallel_map(segment_sums, *zip(*[(*call, true_value) for call in calls])):
         for name, segments in group.items():
             of_baselines[name] += segments
-    row = dict(explained_variance=explained, of_baselines={})
+    row = dict(explained_variance=explained, of_baselines={}, batch_size=math.prod(lab.batch_shape(checkpoint.run)))
     for name, segments in of_baselines.items():
         numbers, estimates, true, longest = gradient.compare(segments, size, pairs)
         if name == UNBIASED:
@@ -100,7 +100,7 @@ def measure(
 
 
 def segment_sums(
-    checkpoint: lab.Checkpoint, seed: tuple[int, ...], num_steps: int, windows: list[dict[int, int]], true_value: tuple
+    checkpoint: lab.Checkpoint, seed: tuple[int, ...], num_steps: int, windows: gradient.Windows, true_value: tuple
 ) -> dict[str, list[tuple]]:
     """Does for each baseline what gradient.segment_sums does, with the same segments and windows for all."""
     script, args, state, steps = lab.fresh_rollout(checkpoint, seed, len(windows), num_steps)

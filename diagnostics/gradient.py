@@ -27,7 +27,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import lab
 import numpy as np
@@ -69,55 +69,39 @@ def main(argv: list[str] | None = None) -> None:
 
 def sizes(args: Any, checkpoint: lab.Checkpoint) -> dict[str, Any]:
     """Returns how much is measured at a checkpoint."""
-    batch_size = math.prod(lab.batch_shape(checkpoint.run))
-    asked = dict(seed=args.seed, pairs=sorted({batch_size, *args.pairs}), batch_size=batch_size)
-    return asked | dict(repeats=args.repeats, true_pairs=args.true_pairs)
+    pairs = sorted({math.prod(lab.batch_shape(checkpoint.run)), *args.pairs})
+    return dict(seed=args.seed, pairs=pairs, repeats=args.repeats, true_pairs=args.true_pairs)
 
 
 # What is measured at a checkpoint ------------------------------------------------------------------------------------
 
 
-class Sums(NamedTuple):
-    """Sums over state-action pairs, of which gradient estimates are made; the policy has P parameters."""
+# Estimates are made of sums over state-action pairs, which are one vector [3 + 2 P], so that they can be added: the
+# number K of pairs, the sum of their advantages A and that of A^2, that of grad ln pi [P] and of A grad ln pi [P].
 
-    pairs: int
-    A: float  # advantages
-    A_sq: float  # their squares
-    score: np.ndarray  # grad ln pi [P]
-    weighted: np.ndarray  # A grad ln pi [P]
-
-    def __add__(self, other: tuple) -> "Sums":
-        return Sums(*(x + y for x, y in zip(self, other)))
-
-    def __sub__(self, other: tuple) -> "Sums":
-        return Sums(*(x - y for x, y in zip(self, other)))
+Windows = list[dict[int, int]]  # of each segment: lengths of windows, by the pairs of the estimates that they complete
 
 
-def gradient(sums: Sums, normalized_over: Sums | None = None) -> np.ndarray:
+def gradient(sums: np.ndarray, normalized_over: np.ndarray | None = None) -> np.ndarray:
     """Returns the estimate [P] of the gradient of E[pi / pi_old A] at pi = pi_old (CL eq. 1) from K pairs,
 
         g = 1/K sum_k (A_k - mean(A)) / std(A) grad ln pi(a_k | s_k),
 
     with A normalized over these pairs, or over those of other sums."""
-    K, A, A_sq, *_ = normalized_over or sums
+    K, A, A_sq = (sums if normalized_over is None else normalized_over)[:3]
     mean, std = A / K, np.sqrt((A_sq - A * A / K) / (K - 1))
-    return (sums.weighted - mean * sums.score) / (sums.pairs * (std + 1e-8))
+    score, weighted = sums[3:].reshape(2, -1)
+    return (weighted - mean * score) / (sums[0] * (std + 1e-8))
 
 
 def measure(
-    checkpoint: lab.Checkpoint,
-    parallel_map: Callable,
-    seed: int,
-    pairs: list[int],
-    batch_size: int,
-    repeats: int,
-    true_pairs: int,
+    checkpoint: lab.Checkpoint, parallel_map: Callable, seed: int, pairs: list[int], repeats: int, true_pairs: int
 ) -> dict[str, Any]:
     """Returns the cosines of a checkpoint's gradient estimates from each number of pairs, and the products of those
     from which the noise scale follows."""
     size, calls = plan(checkpoint, seed, pairs, repeats, true_pairs)
     row, *_ = compare(sum(parallel_map(segment_sums, *zip(*calls)), []), size, pairs)
-    return row
+    return row | dict(batch_size=math.prod(lab.batch_shape(checkpoint.run)))
 
 
 def plan(checkpoint: lab.Checkpoint, seed: int, pairs: list[int], repeats: int, true_pairs: int) -> tuple[int, list]:
@@ -131,17 +115,12 @@ def plan(checkpoint: lab.Checkpoint, seed: int, pairs: list[int], repeats: int, 
     return size, [(checkpoint, (seed, checkpoint.iteration, 0, i), num_steps, x) for i, x in enumerate(groups)]
 
 
-def segment_sums(
-    checkpoint: lab.Checkpoint, seed: tuple[int, ...], num_steps: int, windows: list[dict[int, int]]
-) -> list[tuple]:
-    """Samples a fresh segment for each of the windows, and returns its sums and those of its windows. For each segment,
-    `windows` has the length of a window by the number of pairs of the estimate that the window belongs to."""
+def segment_sums(checkpoint: lab.Checkpoint, seed: tuple[int, ...], num_steps: int, windows: Windows) -> list[tuple]:
+    """Samples a fresh segment for each of the windows, and returns its sums and those of its windows."""
     script, args, state, steps = lab.fresh_rollout(checkpoint, seed, len(windows), num_steps)
     batch, place = script.estimate_advantages(args, state, steps), lab.generator(checkpoint.run, *seed, 0)
-    [segments] = weighted_sums(
-        state.policy, batch, [batch["advantages"]], segment_rows(steps, num_steps), windows, place
-    )
-    return segments
+    rows = segment_rows(steps, num_steps)
+    return weighted_sums(state.policy, batch, [batch["advantages"]], rows, windows, place)[0]
 
 
 def weighted_sums(
@@ -149,14 +128,14 @@ def weighted_sums(
     batch: dict[str, Tensor],
     advantages: list[Tensor],
     segments: list[slice],
-    windows: list[dict[int, int]],
+    windows: Windows,
     place: np.random.Generator,
 ) -> list[list[tuple]]:
     """Returns, for each of several advantages [B] of the same pairs, the sums of each segment and of its windows."""
     parameters = lab.flat_parameters(network).requires_grad_()
     policy = lab.with_parameters(network, parameters)
 
-    def sums(start: int, length: int) -> list[tuple]:
+    def sums(start: int, length: int) -> list[np.ndarray]:
         rows = slice(start, start + length)
         log_probs, gradients = policy(batch["obs"][rows]).log_prob(batch["actions"][rows]), []
         for weights in (torch.ones(length), *[A[rows] for A in advantages]):
@@ -164,7 +143,7 @@ def weighted_sums(
             gradients.append(of_weights.double().numpy())
         score, *weighted = gradients
         numbers = [A[rows].double().numpy() for A in advantages]
-        return [(length, A.sum(), (A**2).sum(), score, x) for A, x in zip(numbers, weighted)]
+        return [np.concatenate([[length, A.sum(), (A**2).sum()], score, x]) for A, x in zip(numbers, weighted)]
 
     found = [[] for _ in advantages]
     for segment, lengths in zip(segments, windows):
@@ -201,7 +180,7 @@ def compare(segments: list[tuple], size: int, pairs: list[int]) -> tuple[dict[st
     true = np.array([gradient(everything - own) for own in totals])
     # Normalized over everything, so that the noise of the advantages' scale is no part of S.
     longest = np.array([gradient(own, normalized_over=everything) for own in totals])
-    row = dict(true_pairs_used=everything.pairs - totals[0].pairs, estimate_pairs=totals[0].pairs)
+    row = dict(true_pairs_used=int(everything[0] - totals[0][0]), estimate_pairs=int(totals[0][0]))
     around, above = longest - longest.mean(0), np.triu_indices(len(longest))
     # The deviations from the mean do not depend on g, whose noise would hide a small S in the bootstrap's draws.
     row |= dict(products=lab.rounded((longest @ longest.T)[above]), scatter=lab.rounded((around @ around.T)[above]))
@@ -210,14 +189,14 @@ def compare(segments: list[tuple], size: int, pairs: list[int]) -> tuple[dict[st
     return row, by_size, true, longest
 
 
-def add_up(segments: Iterable[tuple], pairs: list[int]) -> tuple[dict[int, Sums], Sums]:
+def add_up(segments: Iterable[tuple], pairs: list[int]) -> tuple[dict[int, np.ndarray], np.ndarray]:
     """Turns a repeat's segments and windows into the sums of its estimate from each number of pairs, and of all
     segments."""
-    total, estimates = Sums(*[0] * len(Sums._fields)), {}
+    total, estimates = 0.0, {}
     for segment, windows in segments:
         estimates |= {K: total + window for K, window in windows.items()}
-        total += segment
-        estimates |= {K: total for K in pairs if K == total.pairs}
+        total = total + segment
+        estimates |= {K: total for K in pairs if K == total[0]}
     return estimates, total
 
 
@@ -400,26 +379,11 @@ def share_of_noise(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def describe(row: dict[str, Any]) -> str:
-    """Says what the noise scale means for the training batch."""
+    """Says what the noise scale is, and what the cosines of estimates from a training batch's pairs are."""
     K, scale, at = row["batch_size"], noise_scale(row), row["pairs"].index(row["batch_size"])
     between, with_the_true = pairwise(row["variance"][at])["mean"], np.mean(row["convergence"][at]["cosines"])
-    found = f'measured {between:.2f}, and with the "true" gradient {with_the_true:.2f}'
-    B, (low, high) = scale["mean"], scale["interval"] or (math.nan, math.nan)
-    if low == math.inf:
-        return f"no gradient was found in so few pairs ({found})"
-    if high == math.inf:
-        text = f"the noise scale exceeds {two_digits(low)} pairs, and the sample is too small to say by how much"
-        return f"{text}: two estimates from {K:,} have a cosine of less than {K / (K + low):.2g} ({found})"
-    if B == math.inf:
-        return f"there are too few estimates to tell the noise scale ({found})"
-    share = f"1/{B / K:.0f} of" if B > 2 * K else f"{K / B:.1f} times"
-    ends = "" if math.isnan(low) else f" [{two_digits(low)}, {two_digits(high)}]"
-    text = f"a batch of {K:,} is {share} the noise scale ({two_digits(B)}{ends} pairs)"
-    return f"{text}: two estimates have a cosine of {K / (K + B):.2g} ({found})"
-
-
-def two_digits(x: float) -> str:
-    return f"{float(f'{x:.2g}'):,.0f}"
+    text = f"the noise scale is {lab.in_words(scale, '{:,.0f}')} pairs; estimates from {K:,}, a training batch, have a"
+    return f'{text} cosine of {between:.2f} with each other and of {with_the_true:.2f} with the "true" gradient'
 
 
 if __name__ == "__main__":

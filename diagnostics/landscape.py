@@ -272,16 +272,9 @@ def surrogate_and_reward(rows: list[dict[str, Any]]) -> list[Surface]:
     surfaces = []
     for pairs in rows[0]["step_pairs"]:
         norm = np.mean([row["step_norms"][str(pairs)] for row in rows])
-        surrogate, reward = {}, {}
-        for row in rows:
-            for point in row["points"]:
-                if point["step_pairs"] == pairs:
-                    place = point["step"], point["random"]
-                    surrogate.setdefault(place, []).append(point["surrogate"])
-                    reward.setdefault(place, []).append(np.mean(point["returns"]))
-        for name, heights in (("surrogate", surrogate), ("mean return", reward)):
-            means = {place: np.mean(of_runs) for place, of_runs in heights.items()}
-            surfaces.append(Surface(f"{name}, step from {pairs:,} pairs", name, norm, means))
+        points = [x for row in rows for x in row["points"] if x["step_pairs"] == pairs]
+        for name, column in (("surrogate", "surrogate"), ("mean return", "returns")):
+            surfaces.append(Surface(f"{name}, step from {pairs:,} pairs", name, norm, mean_heights(points, column)))
     return surfaces
 
 
@@ -290,14 +283,18 @@ def concentrations(rows: list[dict[str, Any]]) -> list[Surface]:
     Fig. 5, 19, 20)."""
     surfaces, norm = [], np.mean([row["step_norms"][str(row["step_pairs"][0])] for row in rows])
     for pairs in rows[0]["concentration"]:
-        heights = {}
-        for row in rows:
-            for point in row["concentrations"]:
-                if point["concentration"] == pairs:
-                    heights.setdefault((point["step"], point["random"]), []).append(point["mean"])
-        means = {place: np.mean(of_runs) for place, of_runs in heights.items()}
-        surfaces.append(Surface(f"reward from {pairs:,} pairs a point", "mean return", norm, means))
+        points = [x for row in rows for x in row["concentrations"] if x["concentration"] == pairs]
+        title = f"reward from {pairs:,} pairs a point"
+        surfaces.append(Surface(title, "mean return", norm, mean_heights(points, "mean")))
     return surfaces
+
+
+def mean_heights(points: list[dict[str, Any]], column: str) -> dict[tuple[float, float], float]:
+    """Returns the mean of a column of the points of several runs, by place. Each run counts alike."""
+    heights = {}
+    for point in points:
+        heights.setdefault((point["step"], point["random"]), []).append(np.mean(point[column]))
+    return {place: np.mean(of_runs) for place, of_runs in heights.items()}
 
 
 def draw_surfaces(lines: list[lab.Line], surfaces_of: Callable, path: Path) -> None:
