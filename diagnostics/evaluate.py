@@ -84,6 +84,48 @@ def acting_policy(checkpoint: lab.Checkpoint, deterministic: bool) -> nn.Module:
     return policy
 
 
+# What follows from the rows, and the figures -------------------------------------------------------------------------
+
+NAMES = dict(returns="episode return", lengths="episode length (steps)")
+
+
+def say(lines: list[lab.Line]) -> None:
+    """Prints a line for each run and checkpoint, and one for runs with one label, near 1M steps and at the end (GUIDE
+    Table 3), at iterations that all of them have. Runs are at the end where the shortest of them is."""
+    for style, rows in lines:
+        for row in rows:
+            numbers = [f"{name[:-1]} {lab.in_words(lab.mean_of(row[name]))}" for name in NAMES]
+            where = f"{style['label']}, iteration {row['iteration']}, {row['global_step']:,} steps"
+            print(f"{where}: {', '.join(numbers)} over {row['episodes']} episodes (95 % t intervals)")
+    for label in dict.fromkeys(style["label"] for style, _ in lines):
+        of_runs = [{row["iteration"]: row for row in rows} for style, rows in lines if style["label"] == label]
+        shared = [i for i in of_runs[0] if all(i in of_run for of_run in of_runs)]
+        if len(of_runs) > 1 and shared:
+            near = min(shared, key=lambda i: abs(of_runs[0][i]["global_step"] - 10**6))
+            for i in sorted({near, max(shared)}):
+                means = [np.mean(of_run[i]["returns"]) for of_run in of_runs]
+                numbers = f"return {lab.in_words(lab.mean_of(means))} over {len(means)} runs"
+                print(f"{label}, {of_runs[0][i]['global_step']:,} steps: {numbers} (95 % t interval)")
+
+
+def draw(lines: list[lab.Line], path: Path) -> None:
+    """Draws mean return and length against environment steps, with intervals over episodes (GUIDE Fig. 4). Runs with
+    one label are averaged by iteration: the steps of REINFORCE's differ by parts of an episode, and are the first's."""
+    figure = Figure((8.4, 3), layout="constrained")
+    axes, steps = figure.subplots(1, 2), {}
+    for style, rows in lines:
+        for row in rows:
+            row["steps"] = steps.setdefault((style["label"], row["iteration"]), row["global_step"])
+    last = max(row["steps"] for _, rows in lines for row in rows) or 1
+    for axis, (name, text) in zip(axes, NAMES.items()):
+        lab.draw_runs(axis, lines, "steps", lambda row, name=name: lab.mean_of(row[name]), apart=0.009 * last)
+        axis.set(xlabel="environment steps", ylabel=text, ylim=(min(0, axis.get_ylim()[0]), None))
+        axis.set_xlim(-0.05 * last, 1.05 * last)  # from the untrained policy on, even if only the last one is measured
+        axis.ticklabel_format(axis="x", scilimits=(0, 5))
+    axes[0].plot([], [], "|", color="0.4", markersize=10, label="95 % interval over episodes")
+    lab.save_figure(figure, lines, path)
+
+
 # What is filmed ------------------------------------------------------------------------------------------------------
 
 
@@ -129,48 +171,6 @@ def film(args: Args, checkpoint: lab.Checkpoint) -> None:
     timing = dict(duration=1000 * camera.stride / fps, loop=0)
     camera.frames[0].save(args.video, save_all=True, append_images=camera.frames[1:], optimize=True, **timing)
     print(args.video)
-
-
-# What follows from the rows, and the figures -------------------------------------------------------------------------
-
-NAMES = dict(returns="episode return", lengths="episode length (steps)")
-
-
-def say(lines: list[lab.Line]) -> None:
-    """Prints a line for each run and checkpoint, and one for runs with one label, near 1M steps and at the end (GUIDE
-    Table 3), at iterations that all of them have. Runs are at the end where the shortest of them is."""
-    for style, rows in lines:
-        for row in rows:
-            numbers = [f"{name[:-1]} {lab.in_words(lab.mean_of(row[name]))}" for name in NAMES]
-            where = f"{style['label']}, iteration {row['iteration']}, {row['global_step']:,} steps"
-            print(f"{where}: {', '.join(numbers)} over {row['episodes']} episodes (95 % t intervals)")
-    for label in dict.fromkeys(style["label"] for style, _ in lines):
-        of_runs = [{row["iteration"]: row for row in rows} for style, rows in lines if style["label"] == label]
-        shared = [i for i in of_runs[0] if all(i in of_run for of_run in of_runs)]
-        if len(of_runs) > 1 and shared:
-            near = min(shared, key=lambda i: abs(of_runs[0][i]["global_step"] - 10**6))
-            for i in sorted({near, max(shared)}):
-                means = [np.mean(of_run[i]["returns"]) for of_run in of_runs]
-                numbers = f"return {lab.in_words(lab.mean_of(means))} over {len(means)} runs"
-                print(f"{label}, {of_runs[0][i]['global_step']:,} steps: {numbers} (95 % t interval)")
-
-
-def draw(lines: list[lab.Line], path: Path) -> None:
-    """Draws mean return and length against environment steps, with intervals over episodes (GUIDE Fig. 4). Runs with
-    one label are averaged by iteration: the steps of REINFORCE's differ by parts of an episode, and are the first's."""
-    figure = Figure((8.4, 3), layout="constrained")
-    axes, steps = figure.subplots(1, 2), {}
-    for style, rows in lines:
-        for row in rows:
-            row["steps"] = steps.setdefault((style["label"], row["iteration"]), row["global_step"])
-    last = max(row["steps"] for _, rows in lines for row in rows) or 1
-    for axis, (name, text) in zip(axes, NAMES.items()):
-        lab.draw_runs(axis, lines, "steps", lambda row, name=name: lab.mean_of(row[name]), apart=0.009 * last)
-        axis.set(xlabel="environment steps", ylabel=text, ylim=(min(0, axis.get_ylim()[0]), None))
-        axis.set_xlim(-0.05 * last, 1.05 * last)  # from the untrained policy on, even if only the last one is measured
-        axis.ticklabel_format(axis="x", scilimits=(0, 5))
-    axes[0].plot([], [], "|", color="0.4", markersize=10, label="95 % interval over episodes")
-    lab.save_figure(figure, lines, path)
 
 
 if __name__ == "__main__":

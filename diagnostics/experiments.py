@@ -160,7 +160,12 @@ def make_run(args: Args, experiment: Experiment, seed: int, env: str, agent: str
     run_name = f"{env_id}__{algo}__{digest}__seed{seed}".replace("/", "-").replace(":", "-")
     folder, log, reached = args.runs_dir / run_name, args.out / "logs" / f"{run_name}.log", 0
     with contextlib.suppress(IndexError, script.BadInput):  # no checkpoint yet, or a damaged one, as training will say
-        reached = script.load_checkpoint(sorted(folder.glob("checkpoints/iter_*.pt"))[-1])["global_step"]
+        saved = script.load_checkpoint(sorted(folder.glob("checkpoints/iter_*.pt"))[-1])
+        reached, was = saved["global_step"], saved["args"]
+        # The name says what is no default. A default may have changed since, which training itself would refuse, too.
+        if other := [k for k, x in vars(settings).items() if k not in script.MAY_DIFFER and was.get(k, x) != x]:
+            now = f"{other[0]} was {was[other[0]]}, is {getattr(settings, other[0])}"
+            lab.refuse(f"{folder} was trained with another default: {now}; move it away, or name another --runs-dir")
     finished = reached >= rewards.planned_steps(dict(args=vars(settings)))
     return Run(agent, path, replace(settings, run_name=run_name), folder, log, finished)
 

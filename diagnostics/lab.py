@@ -114,7 +114,7 @@ def open_runs(args: Any, with_step: bool = True) -> list[list[Checkpoint]]:
     for run in args.runs:
         config, size = read_config(run), int(np.prod(batch_shape(run)))
         script = here / "sb3/sb3_ppo.py" if config["algo"] == "sb3" else here.parent / f"algos/{config['algo']}.py"
-        script = args.script or script
+        script = args.script or (script if script.exists() else refuse(f"{script} is not there; name it with --script"))
         if digest(script.read_bytes()) != config["script"][:12]:
             note(f"{script} is not, or no longer, the script that made {run}")
         checkpoints = [Checkpoint(script, run, int(x.stem[5:])) for x in sorted(run.glob("checkpoints/iter_[0-9]*.pt"))]

@@ -152,7 +152,7 @@ def draw(lines: list[lab.Line], quantities: dict[str, str], path: Path) -> None:
         axis.set_title(title, fontsize=10)
     for axis in axes[-1]:
         axis.set_xlabel("iteration")
-    axes[0, 0].plot([], [], "|", color="0.4", markersize=10, label="95 % interval (cut where it reaches 0)")
+    axes[0, 0].plot([], [], "|", color="0.4", markersize=10, label="95 % interval, as far as the panel goes")
     if quantities is REWARD_AND_STEP:
         axes[0, 0].plot([], [], ":", color="0.4", linewidth=1.5, label="allowed: 1 + eps, or TRPO's KL")
     lab.save_figure(figure, lines, path)

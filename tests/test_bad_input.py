@@ -161,9 +161,9 @@ SENTENCES = [
     ("landscape", "ppo --step-pairs", "--step-pairs: give one number of pairs or more"),
     ("trust_region", f"ppo --heldout-pairs {10**20}", "must lie between 1 and 1,000,000,000"),
     ("evaluate", "ppo --video file/x.gif", "--video file/x.gif: must be a .gif file in a folder that exists"),
-    ("report", "ppo copy --quick --out out", "the same run, twice"),
-    ("report", "cut --quick", "progress.csv is damaged"),
-    ("report", "ppo --quick --meant value_lss", "no check has this name; there are order shapes"),
+    ("report", "ppo copy --out out", "the same run, twice"),
+    ("report", "cut", "progress.csv is damaged"),
+    ("report", "ppo --meant value_lss", "no check has this name; there are order shapes"),
     ("rewards", "ppo raw --out . --labels PPO", "--labels: 1 for 2 runs; give one for each run, in order"),
 ]
 

@@ -13,6 +13,7 @@ import time
 from dataclasses import fields
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 
 import papers
 import pytest
@@ -184,6 +185,46 @@ def test_options_reach_the_commands(tmp_path, capsys):
     assert "no settings for environments:Bandit-v0 in the papers' tables; it gets Hopper's" in capsys.readouterr().err
     assert vars(one.args) == vars(hopper.args) | dict(env_id=one.args.env_id, run_name=one.args.run_name)
     assert one.folder != hopper.folder
+
+
+def test_a_finished_run_of_another_default_is_refused(runs, monkeypatch, capsys):
+    words, saved = ("leave-one-out", "--seeds", "1"), dict(global_step=10**6, args=dict(gamma=0.99))
+    first = runs_of(*words)[0]
+    (first.folder / "checkpoints").mkdir(parents=True)
+    (first.folder / "checkpoints" / "iter_000488.pt").touch()
+    monkeypatch.setattr(experiments.lab.load_script(first.script), "load_checkpoint", lambda path: saved)
+    assert [run.finished for run in runs_of(*words)][:2] == [True, False]
+    saved["args"]["gamma"] = 0.9
+    with pytest.raises(SystemExit):
+        runs_of(*words)
+    assert "another default: gamma was 0.9, is 0.99" in capsys.readouterr().err
+
+
+def test_results_are_of_finished_runs_of_one_environment_but_for_the_rewards(runs, monkeypatch):
+    experiment = papers.Experiment("", "", ["PPO", "TRPO"], ["rewards", "evaluate"], 1, 4096, ["Hopper", "Swimmer"])
+    args, calls = experiments.read_arguments(["clipping"]), []
+    found = experiments.make_runs(args, experiment)
+    found = [run._replace(finished=done) for run, done in zip(found, (False, True, True, False))]
+    for run in found[:3]:  # the last one has not begun
+        run.folder.mkdir(parents=True)
+        (run.folder / "config.json").touch()
+    monkeypatch.setattr(experiments, "call_diagnostic", lambda command: calls.append(command) or 0)
+    assert experiments.make_results(args, experiment, found, ["--paired"]) == 0
+    measured = [(Path(x[1]).stem, "--paired" in x, x[x.index("--") + 1 :]) for x in calls]
+    of = [[str(run.folder) for run in group] for group in (found[:3], found[1:2], found[2:3])]
+    assert measured == [("rewards", True, of[0]), ("evaluate", False, of[1]), ("evaluate", False, of[2])]
+
+
+def test_tasks_of_a_slurm_array_share_more_runs_than_an_array_may_have(monkeypatch):
+    jobs, args = [], SimpleNamespace(name="x", out=Path("out"), jobs=50, slurm=())
+    monkeypatch.setattr(experiments, "submit", lambda _, command, *options: jobs.append([command, *options]) or "7")
+    monkeypatch.setattr(experiments.shutil, "which", lambda name: name)
+    monkeypatch.setattr(experiments.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout="2\n"))
+    found = [SimpleNamespace(finished=i not in (3, 1003, 1200)) for i in range(1500)]
+    experiments.launch_slurm(args, found, ["x"], [])
+    train, results = jobs
+    assert "--array=4,201%50" in train and f"{experiments.SHARE}=$SLURM_ARRAY_TASK_ID/1000 " in train[0]
+    assert {"--dependency=afterany:7", "--cpus-per-task=2"} <= {*results}
 
 
 def test_an_experiment_of_ones_own(tmp_path, capsys, monkeypatch):

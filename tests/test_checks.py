@@ -36,6 +36,16 @@ def test_no_healthy_script_is_accused(algo, switched, tmp_path):
     assert set(found.values()) == {"good"} and len(found) >= 15 - switched
 
 
+@pytest.mark.parametrize("algo", ("ppo", "trpo"))
+def test_advantages_that_are_not_normalized_as_the_argument_says_are_named(algo, tmp_path):
+    source = (ROOT / "algos" / f"{algo}.py").read_text()
+    line = "advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)"
+    assert source.count(line) == 1
+    for name, other in dict(raw="advantages = advantages", times=line.replace(") / (", ") * (")).items():
+        (script := tmp_path / f"{name}.py").write_text(source.replace(line, other))
+        assert judge(algo, script, tmp_path / name, ["surrogate"])["surrogate"] in ("differs", "bad"), name
+
+
 def test_mutants_stop_are_set_aside_or_are_judged(tmp_path):
     """The program that counts them tells apart what stops, what is the same to the bit, and what is named."""
     drawn = list(mutants.draw("ppo_m", 9, 1))

@@ -68,6 +68,12 @@ def test_a_window_is_from_anywhere_in_its_segment(known):
         assert len(set(places)) > 60 and abs(places.mean() - 31) < 4.5 * 18.2 / 400**0.5  # uniform over 0 .. 62
 
 
+def test_what_reinforce_adds_to_end_an_episode_is_in_no_segment():
+    """Of two workers' segments of four steps, the first episode goes on for two steps, and the last one for one."""
+    ends = np.isin(np.arange(11), [1, 5, 10])
+    assert load("gradient").segment_rows(dict(obs=ends, ends=ends), 4) == [slice(0, 4), slice(6, 10)]
+
+
 def test_every_estimate_has_its_pairs_and_windows_and_is_compared_with_others(known, monkeypatch):
     module, checkpoint = load("gradient"), checkpoint_of(known / "chain")
     found, places, add_up, weighted_sums = [], [], module.add_up, module.weighted_sums

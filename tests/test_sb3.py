@@ -410,7 +410,7 @@ def test_diagnostics_need_no_sb3(trained, tmp_path):
     flags = ["--vecnormalize", str(trained / "pendulum" / "vecnormalize.pkl"), "--env-id", "Pendulum-v1"]
     for script, *arguments in (
         ["sb3", str(agent), "--out", str(out), *flags],
-        ["report", str(out), "--quick"],
+        ["report", str(out)],
     ):
         command = [sys.executable, str(ROOT / "diagnostics" / script), *arguments]
         result = subprocess.run(command, capture_output=True, text=True, env=environment)

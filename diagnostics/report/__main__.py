@@ -1,5 +1,5 @@
-"""Judges runs and their scripts: `python diagnostics/report --help` says how. It needs, beside it, lab.py and the
-diagnostics that it runs."""
+"""Judges runs and their scripts: `python diagnostics/report --help` says how. It needs lab.py and rewards.py beside its
+folder."""
 
 import sys
 from pathlib import Path

@@ -6,15 +6,15 @@ import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import lab
 import numpy as np
 from scipy import stats
 
 GOOD, CAUTION, BAD, CANNOT_TELL, FACT = "good", "caution", "bad", "cannot tell", "no verdict"
 DIFFERS = "differs"  # it is not what our script does, and may be meant
 MEANT = "meant"  # it would be bad or differ, and whoever asks has said that it is meant
-NOT_MEASURED = "not measured"  # a diagnostic would have to run first
 ALARMS = BAD, CAUTION, DIFFERS
-ORDER = [*ALARMS, MEANT, CANNOT_TELL, FACT, NOT_MEASURED, GOOD]
+ORDER = [*ALARMS, MEANT, CANNOT_TELL, FACT, GOOD]
 
 
 class Verdict(NamedTuple):
@@ -26,7 +26,7 @@ class Verdict(NamedTuple):
 class Check(NamedTuple):
     find: Callable[[Any], Verdict | None]
     tested: str  # what is so where the verdict is good
-    where: str  # the script's functions to look at, or the diagnostic that measures the rows
+    where: str  # the script's functions to look at
     after: tuple[str, ...]  # the checks whose alarm explains one of this check, which is then no finding
 
 
@@ -84,36 +84,23 @@ def unlike(x: Any, y: Any, share: float = 1e-4) -> np.ndarray:
 # Intervals and texts -------------------------------------------------------------------------------------------------
 
 
-def t_interval(x: Any, looks: int = 1) -> tuple[float, float] | None:
-    """Returns the interval of the mean of x [n] by Student's t, at 95 % or, where several looks share the 5 %, at more
-    (Bonferroni)."""
-    if len(x) < 2:
-        return None
-    half = stats.t.ppf(1 - 0.025 / looks, len(x) - 1) * np.std(x, ddof=1) / len(x) ** 0.5
-    return float(np.mean(x) - half), float(np.mean(x) + half)
-
-
 def difference(x: np.ndarray, y: np.ndarray, looks: int = 1) -> dict[str, Any]:
-    """Returns the mean of x [n] minus the mean of y [m], which are independent samples, and its Welch interval."""
+    """Returns the mean of x [n] minus the mean of y [m], which are independent samples, and its Welch interval, at 95 %
+    or, where several looks share the 5 %, at more (Bonferroni)."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # scipy warns where all numbers of a sample are the same
         ends = stats.ttest_ind(x, y, equal_var=False).confidence_interval(1 - 0.05 / looks)
     return dict(mean=float(np.mean(x) - np.mean(y)), interval=[float(ends.low), float(ends.high)])
 
 
-def ratio_of_sums(x: np.ndarray, y: Any, ends: np.ndarray, in_logarithms: bool = False) -> dict[str, Any]:
-    """Returns the sum of x [B] divided by the sum of y [B], neither of which is ever negative, and its 95 % interval
-    over the episodes of a rollout, which end where `ends` [B] is True. To first order, a ratio of two sums varies like
-    the mean over episodes that is computed here (delta method). With logarithms, the interval covers better where x is
-    skewed and there are few episodes."""
-    starts = np.append(0, np.flatnonzero(ends)[:-1] + 1)
-    x, y = (np.add.reduceat(np.broadcast_to(z, len(ends)).astype(float), starts) for z in (x, y))
-    mean = (x.sum() / max(y.sum(), 1e-30)).item()
-    around = t_interval((x - mean * y) / y.mean().clip(1e-30) / (max(mean, 1e-30) if in_logarithms else 1))
-    if around is None:
-        return dict(mean=mean, interval=None)
-    low_high = [mean * np.exp(z).item() if in_logarithms else max(0.0, mean + z) for z in around]
-    return dict(mean=mean, interval=low_high)
+def share_of_rows(x: np.ndarray, ends: np.ndarray) -> dict[str, Any]:
+    """Returns the mean of x [B], which is never negative, and its 95 % interval over the episodes of a rollout, which
+    end where `ends` [B] is True. To first order, a sum divided by a number of rows varies like the mean over episodes
+    that is computed here (delta method)."""
+    starts, mean = np.append(0, np.flatnonzero(ends)[:-1] + 1), float(x.mean())
+    sums, lengths = (np.add.reduceat(z.astype(float), starts) for z in (x, np.ones(len(x))))
+    around = lab.mean_of((sums - mean * lengths) / lengths.mean())["interval"]
+    return dict(mean=mean, interval=around and [max(0.0, mean + z) for z in around])
 
 
 def percent(x: float) -> str:

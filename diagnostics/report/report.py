@@ -1,18 +1,15 @@
 """Is my script right, and is this run all right? This prints what script_checks.py and run_checks.py find of runs. It
-writes report.html, with the findings beside the pictures of the diagnostics, and verdicts.json for programs.
+writes report.html for people and verdicts.json for programs.
 
-    python diagnostics/report runs/Hopper-v5__ppo__seed1 --quick      # seconds: the script, and what is on disk
-    python diagnostics/report runs/Hopper-v5__ppo__seed1              # minutes: it runs the diagnostics first
+    python diagnostics/report runs/Hopper-v5__ppo__seed1                       # seconds
+    python diagnostics/report runs/Hopper-v5__ppo__seed1 --meant value_loss    # I mean what differs there
 
-It measures nothing itself but some fresh segments and updates, to check the script. Without --quick it runs each
-diagnostic that has no row of a run yet, with smaller samples than by default. Rows in the output folder, or in the
-run's figures/, are used as they are, whoever measured them.
-
-What is wrong is "bad". What is only not what our script does "differs". --meant value_loss says that you mean it."""
+The script is judged by some fresh segments and updates that it makes, from the run's last checkpoint with a step, and
+the run by its log and its checkpoints. Whether its gradients mean anything, its values are right and its updates help,
+the diagnostics measure, and this does not. What is wrong is "bad", what may be is "caution", and what is only not what
+our script does "differs"."""
 
 import json
-import subprocess
-import sys
 import textwrap
 import traceback
 from collections import Counter
@@ -33,46 +30,13 @@ import tyro
 @dataclass(frozen=True)
 class Args:
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional]  # run folders, all of one environment
-    quick: bool = False  # run no diagnostic; check the script, and use the rows that are there
     script: Path | None = None  # the algorithm's script; default: the one in algos/ that the run names
-    out: Path | None = None  # folder of the page, figures and rows; default: figures/ inside the first run
-    jobs: int = lab.CORES  # worker processes of the diagnostics
+    out: Path | None = None  # folder of the page; default: figures/ inside the first run
     seed: int = 0  # of everything that is sampled here
-    overwrite: bool = False  # measure again what an earlier call has measured
     meant: tuple[str, ...] = ()  # checks whose alarms are meant, by the names that stand in front of them
 
 
 SCRIPT, RUN = "Is the script right?", "Is this run all right?"
-MEASURED = dict(  # by the name of their rows: the diagnostics that the page shows, with samples of a report's size
-    gradient=("gradient", "--pairs 2048 --repeats 20 --true-pairs 95000"),
-    trust_region=("trust_region", "--heldout-pairs 10240"),
-    updates=("steps", "--rewards 8 --reward-pairs 8000"),
-    value=("value", "--heldout-pairs 10240"),
-)
-
-
-def measure(args: Args, opened: list[list[lab.Checkpoint]]) -> None:
-    """Runs the diagnostics one after another, each for the runs of which it has no row yet."""
-    shared = ["--out", str(args.out), "--jobs", str(args.jobs), "--seed", str(args.seed)]
-    if args.overwrite:
-        shared.append("--overwrite")
-    if args.script:
-        shared += ["--script", str(args.script)]
-    for name, (program, options) in MEASURED.items():
-        lacking = []
-        for checkpoints in opened:
-            run, has_value = checkpoints[0].run, hasattr(lab.load_script(checkpoints[0].script), "value_loss")
-            there = run_checks.rows_from(checkpoints, [args.out, run / "figures"], name)
-            if (has_value or program != "value") and (args.overwrite or not there):
-                lacking.append(str(run))
-        if lacking:
-            print(f"{program}.py {options}", flush=True)
-            path = Path(lab.__file__).with_name(f"{program}.py")
-            done = subprocess.run([sys.executable, str(path), *lacking, *shared, *options.split()])
-            if done.returncode == 2:  # as of a run whose training has ended
-                lab.note(f"{program}.py cannot measure this, so that what it would tell is not judged")
-            elif done.returncode:
-                lab.refuse(f"{program}.py stopped", done.returncode)
 
 
 def find(args: Args, opened: list[list[lab.Checkpoint]]) -> list[dict[str, Any]]:
@@ -81,7 +45,7 @@ def find(args: Args, opened: list[list[lab.Checkpoint]]) -> list[dict[str, Any]]
     page, out = [], args.out
     for checkpoints in opened:
         folder, script = checkpoints[0].run, checkpoints[0].script
-        run = run_checks.Run(checkpoints, [out, folder / "figures"], args.seed)
+        run = run_checks.Run(checkpoints, args.seed)
         found = [dict(half=SCRIPT) | x for x in of_script(run, args.meant)]
         if run.progress:  # which may not have begun
             found += [dict(half=RUN) | x for x in checks.judge(run_checks.CHECKS, run, found, args.meant)]
@@ -94,10 +58,9 @@ def find(args: Args, opened: list[list[lab.Checkpoint]]) -> list[dict[str, Any]]
             at += " Only the untrained policy can be measured: train with a smaller --checkpoint-every for more."
         page.append(dict(title=title, at=at, sums=f"{len(found)} checks: {sums}", found=found))
     (out / "verdicts.json").write_text(json.dumps([x for run in page for x in run["found"]], indent=1))
-    loader, pictures = jinja2.FileSystemLoader(Path(__file__).parent), sorted(x.name for x in out.glob("*.png"))
+    loader = jinja2.FileSystemLoader(Path(__file__).parent)
     template = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True).get_template("report.html.jinja")
-    shown = dict(runs=page, halves=(SCRIPT, RUN), alarms=checks.ALARMS, pictures=pictures)
-    (out / "report.html").write_text(template.render(shown))
+    (out / "report.html").write_text(template.render(runs=page, halves=(SCRIPT, RUN), alarms=checks.ALARMS))
     return page
 
 
@@ -117,7 +80,7 @@ def of_script(run: run_checks.Run, meant: tuple[str, ...]) -> list[dict[str, Any
 def sentence(x: dict[str, Any]) -> str:
     """Writes a finding. An alarm has the check's name in front, and names the script's functions to look at."""
     alarm = x["status"] in checks.ALARMS
-    look = f" Look at {x['where']}." if alarm and x["where"] and ".py" not in x["where"] else ""
+    look = f" Look at {x['where']}." if alarm and x["where"] else ""
     name = f"{x['check']}: " if alarm or x["status"] == checks.MEANT else ""
     number = f" ({x['number']})" if x["number"] else ""
     return f"[{x['status']}] {name}{x['text'] + look if x['text'] else x['tested']}{number}"
@@ -131,8 +94,6 @@ def main(argv: list[str] | None = None) -> None:
         lab.refuse(f"--meant {unknown[0]}: no check has this name; there are {' '.join(names)}")
     opened = lab.open_runs(args, with_step=False)
     args.out.mkdir(parents=True, exist_ok=True)
-    if not args.quick:
-        measure(args, opened)
     for run in find(args, opened):
         alarms = [x for x in run["found"] if x["status"] in checks.ALARMS]
         lines = [run["title"], f"  {run['sums']}. {run['at']}", *(f"    {sentence(x)}" for x in alarms)]

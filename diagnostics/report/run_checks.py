@@ -1,10 +1,9 @@
 """Is this run all right? This is one half of the report; script_checks.py is the other. It judges what is there: the
-log, the checkpoints, the rows that diagnostics have measured, and the fresh segments of the script's half."""
+log, the checkpoints, and the fresh segments of the script's half."""
 
 import dataclasses
-import json
 import math
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,23 +14,20 @@ import numpy as np
 import rewards
 import script_checks
 import torch
-from checks import BAD, CANNOT_TELL, CAUTION, FACT, NOT_MEASURED, Verdict, percent, t_interval, verdict
-from recorded import FORCED, Script, discounted_returns, has_step
+from checks import BAD, CANNOT_TELL, CAUTION, FACT, Verdict, percent, verdict
+from recorded import FORCED, Script, has_step
 from rewards import short, text
 
 CHECKS: list[checks.Check] = []
 check = checks.into(CHECKS)
 SCRIPT = " ".join(["sampled", *(x.find.__name__ for x in script_checks.CHECKS)])  # what may explain how a run went
-# Of each diagnostic the file of its rows, and what tells in a row how much was sampled for it.
-ROWS = dict(gradient="true_pairs", trust_region="heldout_pairs", value="heldout_pairs", updates="reward_pairs")
 
 
 class Run:
     """A run on disk: its progress by iteration, nan where there is no number, and what its checkpoints hold."""
 
-    def __init__(self, checkpoints: list[lab.Checkpoint], folders: list[Path], seed: int):
-        self.checkpoints, self.seed, self.rows = checkpoints, seed, partial(rows_from, checkpoints, folders)
-        self.config = lab.read_config(checkpoints[0].run)
+    def __init__(self, checkpoints: list[lab.Checkpoint], seed: int):
+        self.seed, self.config = seed, lab.read_config(checkpoints[0].run)
         self.args, self.batch_size = self.config["args"], math.prod(lab.batch_shape(checkpoints[0].run))
         self.planned, rows = rewards.planned_steps(self.config), rewards.read_progress(checkpoints[0].run)
         iterations = [int(float(row["iteration"])) for row in rows]
@@ -40,7 +36,6 @@ class Run:
             # A mean KL that is not a number was no short step.
             self.progress[name][i] = float("inf" if (name, x) == ("mean_kl", "nan") else x or "nan")
         self.saved = {x.iteration: lab.load_script(x.script).load_checkpoint(x.path) for x in checkpoints}
-
         self.checked = ([x for x in checkpoints if has_step(x)] or checkpoints)[-1]
         self.iteration = self.checked.iteration
 
@@ -58,21 +53,6 @@ def given(config: dict[str, Any], script: Path) -> dict[str, Any]:
     defaults = {f.name: plain(f.default) for f in dataclasses.fields(lab.load_script(script).Args)}
     setting = [*rewards.setting(config).items()][1:]  # the first is the algorithm's name
     return {x: y for x, y in setting if x not in defaults or defaults[x] != y}
-
-
-def rows_from(checkpoints: list[lab.Checkpoint], folders: list[Path], name: str) -> list[dict[str, Any]]:
-    """Returns a diagnostic's row of each checkpoint that has any, from most samples where it has several. A row belongs
-    to the bytes of a checkpoint, and not to a folder's name."""
-    rows = []
-    for path in [folder / f"{name}.jsonl" for folder in dict.fromkeys(folders)]:
-        lines = path.read_text().split("\n")[:-1] if path.exists() else []  # the last one may be torn
-        rows += [json.loads(line) for line in lines]
-    best = []
-    for digest in [lab.digest(x.path.read_bytes()) for x in checkpoints]:
-        own = [row for row in rows if row["checkpoint"] == digest]
-        if own:
-            best.append(max(own, key=lambda row: row[ROWS[name]]))
-    return best
 
 
 @check("it has run to its end")
@@ -179,12 +159,17 @@ def learned(run: Run) -> Verdict:
     return Verdict(FACT, "It learned something.", number)
 
 
-@check("its steps are short", "trust_region.py", after=SCRIPT)
+def rate_of(run: Run) -> str:
+    """Names the option that the length of a run's steps depends on."""
+    return "learning_rate" if run.config["algo"] == "sb3" else "--max-kl" if "max_kl" in run.args else "--policy-lr"
+
+
+@check("its steps are short", after=SCRIPT)
 def lengths(run: Run) -> Verdict:
-    """The mean KL on the training batch is above its bound in at most 5 % of the iterations, in none ten times above it
-    with lower returns in the five after it than in the six to it, and held out at no checkpoint. The bound is TRPO's
-    own, on its schedule, or 0.13 nats, the largest in the tables of "Implementation Matters"."""
-    kls, returns, held = run.logged("mean_kl"), run.logged("episodic_return"), run.rows("trust_region")
+    """The mean KL on the training batch is above its bound in at most 5 % of the iterations, and in none ten times
+    above it with lower returns in the five after it than in the six to it. The bound is TRPO's own, on its schedule, or
+    0.13 nats, the largest in the tables of "Implementation Matters"."""
+    kls, returns = run.logged("mean_kl"), run.logged("episodic_return")
     if np.isnan(kls).all():
         return Verdict(CANNOT_TELL, "No mean KL was logged.")
     first, n = run.args.get("max_kl") or 0.13, max(len(kls), max(run.saved) + 1)
@@ -192,65 +177,15 @@ def lengths(run: Run) -> Verdict:
     long = np.flatnonzero(kls > 1.001 * bound[: len(kls)])  # a line search accepts what rounding puts onto the bound
     number = f"mean KL {short(np.nanmedian(kls))} (median), above {short(bound[0])} nats in {len(long):,} iterations"
     if len(long) > 0.05 * len(kls):
-        tell = f"Steps go too far, first in iteration {long[0]}: try a smaller --policy-lr or --max-kl or fewer epochs."
+        tell = f"Steps go too far, first in iteration {long[0]}: try a smaller {rate_of(run)} or fewer epochs."
         return Verdict(BAD, tell, number)
     for i in long[kls[long] > 10 * bound[long]]:
         before, after = (np.nanmedian([*returns[a:b], np.nan]) for a, b in ((max(0, i - 5), i + 1), (i + 1, i + 6)))
         if not after >= before:
             fell = ", and returns fell" if after < before else ""  # no episode may have ended after it
-            tell = f"Iteration {i} went much too far{fell}: try a smaller --policy-lr or --max-kl."
+            tell = f"Iteration {i} went much too far{fell}: try a smaller {rate_of(run)}."
             return Verdict(BAD if fell else CAUTION, tell, f"mean KL {short(kls[i])} nats in iteration {i}")
-    for x, kl in [(x["iteration"], x["heldout"]["mean_kl"]) for x in held]:
-        low, _ = t_interval(kl, looks=len(held)) or (0, 0)
-        if not low <= bound[x]:
-            return Verdict(CAUTION, "Held out, a step is too long.", f"{short(np.mean(kl))} nats at iteration {x}")
-    return verdict(False, "", number + f", nor held out at {len(held)} checkpoints" * bool(held))
-
-
-@check("its updates raise the return", "steps.py --rewards", after=SCRIPT)
-def gains(run: Run) -> Verdict | None:
-    """Updates from fresh batches of the training's size raise the mean return at half of the checkpoints or more, and
-    lower it at none (t intervals, corrected for the number of checkpoints)."""
-    rows = [x for x in run.rows("updates") if 0.9 < x["step_pairs"] / run.batch_size < 1.1]
-    if not rows:
-        return Verdict(NOT_MEASURED, "`steps.py RUN --rewards 8` would tell whether its updates raise the return.")
-    means = [[y["difference"]["mean"] for y in x["changes"]] for x in rows]
-    ends = [t_interval(x, looks=len(rows)) for x in means]
-    rose, fell = sum(low > 0 for low, _ in ends), sum(high < 0 for _, high in ends)
-    number = "; ".join(f"{text(lab.mean_of(x))} at iteration {row['iteration']}" for row, x in zip(rows, means))
-    status = CANNOT_TELL if not fell else BAD if fell > rose else CAUTION
-    tell = f"Updates raise the return at {rose} of {len(rows)} checkpoints and lower it at {fell}."
-    return verdict(fell or 2 * rose < len(rows), tell, number, status)
-
-
-def unforced(run: Run) -> dict[str, np.ndarray]:
-    """Returns the checkpoint's fresh segments, and what is true of them, without what was made to end early."""
-    data, true = run.script.first
-    rows = np.arange(len(data["obs"])) % run.script.steps > max(FORCED)
-    return {x: y[rows] for x, y in (dict(true_obs=true["obs"]) | data).items() if x != "episodes"}
-
-
-@check("its critic predicts", "value.py", after=SCRIPT)
-def critic(run: Run) -> Verdict | None:
-    """Explained variance of the discounted returns of fresh segments: bad at 0, where it is no better than a constant,
-    caution where the interval ends at 0.05 or below, good above 0.5. Where returns are alike (a standard deviation
-    below a tenth of their mean) there is little to predict, and before 20,000 steps little can have been learned."""
-    s, data = run.script, unforced(run)
-    if not s.critic:
-        return None
-    returns = discounted_returns(s.args.gamma, data, s.following(data))
-    errors = returns - s.values(torch.from_numpy(data["obs"])).detach().double().numpy()
-    squares = [(x - x.mean()) ** 2 for x in (errors, returns)]
-    left = checks.ratio_of_sums(*squares, data["ends"], in_logarithms=True)
-    low, high = (1 - x for x in (left["interval"] or [0, math.inf])[::-1])
-    number = f"explained variance {1 - left['mean']:.2g} [{low:.2g}, {high:.2g}] of held-out returns"
-    if returns.std() < 0.1 * abs(returns.mean()) or s.before.global_step < 20_000:
-        why = "it is early" if s.before.global_step < 20_000 else "returns are alike"
-        return Verdict(FACT, f"The critic is not judged, since {why}.", number)
-    if high <= 0.05:
-        what = "is no better than a constant" if high <= 0 else "predicts next to nothing"
-        return Verdict(BAD if high <= 0 else CAUTION, f"The critic {what}: `value.py RUN` shows its errors.", number)
-    return verdict(low <= 0.5, "The critic predicts a part.", number, CANNOT_TELL if high > 0.5 else FACT)
+    return verdict(False, "", number)
 
 
 @check("it explores", after=SCRIPT)
@@ -273,10 +208,11 @@ def explores(run: Run) -> Verdict | None:
     if stopped.any():
         since = list(run.saved)[int((shares[:, stopped] >= 0.05).any(1).sum())]
         tell = f"By iteration {since} it has stopped exploring in {stopped.sum()} of {len(last)} actions"
-        return Verdict(BAD if stopped.all() else CAUTION, f"{tell}: try a positive --entropy-coef.", number)
+        coefficient = "ent_coef" if run.config["algo"] == "sb3" else "--entropy-coef"
+        return Verdict(BAD if stopped.all() else CAUTION, f"{tell}: try a positive {coefficient}.", number)
     if 0 in run.saved and (first < 0.05).any():
         return Verdict(CAUTION, "Its noise was a small part of the range from the start: rescale the actions.", number)
-    tell = "Its noise has grown: if that is not meant, try a smaller --entropy-coef or --policy-lr."
+    tell = f"Its noise has grown: if that is not meant, try a smaller {rate_of(run)}."
     return verdict((stds[-1] > 1.5 * stds[0]).any(), tell, number, CAUTION)
 
 
@@ -286,9 +222,12 @@ def normalizers(run: Run) -> Verdict | None:
     for an untrained one: then the statistics hold an outlier. (It varies if its own standard deviation is above 1e-6;
     Humanoid has masses that vary by rounding alone.) Clips change at most 1 % of the numbers in the observations, and
     of the rewards, of fresh segments (t interval over episodes)."""
-    s, data, told, shares = run.script, unforced(run), [], {}
+    s, told, shares = run.script, [], {}
+    natural = np.arange(len(s.first[0]["obs"])) % s.steps > max(FORCED)  # rows before which nothing was made to end
+    data = {x: y[natural] for x, y in s.first[0].items() if x != "episodes"}
     if known := s.statistics(1):
-        spread = np.array([x.std(0) for x in (data["true_obs"], s.new[3]["obs"])])  # today's and an untrained policy's
+        spreads = s.first[1]["obs"][natural], s.new[3]["obs"]  # today's policy's and an untrained one's
+        spread = np.array([x.std(0) for x in spreads])
         seen = (spread / (known.std + 1e-8))[:, (spread > 1e-6).all(0)]
         today, untrained = (short(x.min()) for x in seen)
         told = [f"the least standard deviation of an observation is {today}, and an untrained policy's {untrained}"]
@@ -298,7 +237,7 @@ def normalizers(run: Run) -> Verdict | None:
     for name, numbers in dict(obs=data["obs"], reward=data["rewards"][:, None]).items():
         if s.option(f"{name}_clip"):
             clipped = (np.abs(numbers) >= getattr(s.wide, f"{name}_clip_range")).mean(1)
-            shares[name] = checks.ratio_of_sums(clipped, 1, data["ends"])
+            shares[name] = checks.share_of_rows(clipped, data["ends"])
             told.append(f"{name} clipped in {text(shares[name], percent)} of {numbers.size:,} numbers")
     if many := [name for name, x in shares.items() if x["interval"] and x["interval"][0] > 0.01]:
         sb3 = run.config["algo"] == "sb3"

@@ -199,8 +199,12 @@ def running_statistics(s: Script) -> Verdict | None:
         stds = [np.concatenate(sums(x)).std() for x in (over | true["last"], true["last"])] + [true["reward"].std()]
         if max(stds) > 1e-12:
             off["statistics of rewards"] = min(abs(known.std - x) / max(x, 1e-12) for x in stds)
+    if not off:
+        asked = s.option("obs_norm") or s.option("reward_scale")
+        why = "No running statistics can be judged: no part of the State has push, mean and std, or all rewards are 0."
+        return Verdict(CANNOT_TELL, why) if asked else None
     wrong, number = [x for x in off if not off[x] <= 0.1], ", ".join(f"{x} {percent(y)} off" for x, y in off.items())
-    return verdict(wrong, f"In a new run the {' and '.join(wrong)} are not what was seen.", number) if off else None
+    return verdict(wrong, f"In a new run the {' and '.join(wrong)} are not what was seen.", number)
 
 
 @check("rows end and terminate where the environment's do", "rollout", after="order")
@@ -322,12 +326,15 @@ def cosine(x: Tensor, y: Tensor) -> float:
 LIKE = 0.9999  # cosine of gradients that are the same; a clip of the log ratio in place of the ratio has 0.9993
 
 
-def one_of(mine: Tensor, expected: list[Tensor], text: str, number: str = "") -> Verdict:
-    """Judges whether a gradient [P] has the direction of one of those that are expected. From 0.9 on it differs: what
-    people mean (a Huber loss, another clip) has kept most of the direction, and what turns it around has not."""
-    found = max((cosine(mine, x) for x in expected), key=lambda x: (x >= LIKE, abs(x)))
-    number, status = f"cosine {found:.5f}{number}; {LIKE} is asked", DIFFERS if found >= 0.9 else BAD
-    return verdict(not found >= LIKE and expected[0].any(), text, number, status)
+def one_of(mine: Tensor, expected: list[Tensor], text: str, number: str = "", as_long: bool = False) -> Verdict:
+    """Judges whether a gradient [P] has the direction of one of those that are expected, and where that is asked its
+    length within 1 %. From 0.9 on it differs: what people mean (a Huber loss, another clip) has kept most of the
+    direction, and what turns it around has not."""
+    found, like = max(((cosine(mine, x), x) for x in expected), key=lambda x: (x[0] >= LIKE, abs(x[0])))
+    times = (mine.norm() / like.norm().clamp(min=1e-30)).item() if as_long else 1.0
+    told = f"cosine {found:.5f}{f' and {times:.3g} times as long' * as_long}{number}; {LIKE} is asked"
+    wrong = not found >= LIKE or not abs(times - 1) <= 0.01
+    return verdict(wrong and expected[0].any(), text, told, DIFFERS if found >= 0.9 else BAD)
 
 
 def policy_gradient(s: Script, policy: nn.Module, args: Any = None, **parts: Tensor) -> Tensor:
@@ -357,12 +364,14 @@ def bonus(s: Script) -> Verdict | None:
 @check("the policy loss is minus the surrogate, with its clip", "policy_loss", after="shapes")
 def surrogate(s: Script) -> Verdict | None:
     """The gradient of -policy_loss without its bonus has a cosine of 0.9999 or more with that of the clipped surrogate
-    (Schulman et al. 2017, eq. 7) of the advantages, normalized or not, or, without clip_eps, with that of ratio A or
-    A ln pi. So it has at the policy that acted, and where a fifth of the ratios or more are outside the band (0.2
-    without clip_eps)."""
+    (Schulman et al. 2017, eq. 7) or, without clip_eps, with that of ratio A or A ln pi. With --adv-norm, A are the
+    normalized advantages, with --no-adv-norm the raw ones, and the gradient has this length, too; a script without the
+    argument may do either. So it is at the policy that acted, and where a fifth of the ratios or more are outside the
+    band (0.2 without clip_eps)."""
     if "multipliers" in s.batch:
         return None  # V-MPO's has a check of its own
-    A, eps = s.batch["advantages"], s.option("clip_eps", None)
+    A, eps, norm = s.batch["advantages"], s.option("clip_eps", None), s.option("adv_norm", None)
+    normalized = (A - A.mean()) / A.std()
     eps = s.batch["clip_range"][0].item() if "clip_range" in s.batch else eps
     log_prob = lambda policy: policy(s.batch["obs"]).log_prob(s.batch["actions"])
     ratio = lambda policy: torch.exp(log_prob(policy) - s.batch["old_log_probs"])
@@ -371,14 +380,14 @@ def surrogate(s: Script) -> Verdict | None:
     for policy in [s.state.policy, *([far] if share(far) > 0.2 else [])]:
         where = f"with {percent(share(policy))} of the ratios outside the band"
         expected = []
-        for x in (A, (A - A.mean()) / A.std()):
+        for x in {True: [normalized], False: [A], None: [A, normalized]}[norm]:
             if eps is None:
                 terms = [ratio(policy) * x, log_prob(policy) * x]
             else:
                 terms = [torch.minimum(ratio(policy) * x, ratio(policy).clamp(1 - eps, 1 + eps) * x)]
             expected += [gradient(term.mean(), policy) for term in terms]
         text = f"The gradient of -policy_loss is not that of the surrogate {where}."
-        found = one_of(policy_gradient(s, policy), expected, text, f" {where}")
+        found = one_of(policy_gradient(s, policy), expected, text, f" {where}", as_long=norm is not None)
         if found.status != GOOD:
             break
     return found
@@ -575,7 +584,8 @@ def rates(s: Script) -> Verdict | None:
         text = f"The learning rate is not what the arguments say in {wrong.sum()} of {len(off)} cases."
         bad = wrong[0] or ((found > 0.7) & (share <= 0.25)).any()
         told.append(verdict(wrong.any(), text, number, BAD if bad else DIFFERS))
-    return min(told, key=lambda x: checks.ORDER.index(x.status)) if told else None
+    why = Verdict(CANNOT_TELL, "Learning rates are not judged: an update does not return them by their names.")
+    return min(told, key=lambda x: checks.ORDER.index(x.status)) if told else why
 
 
 FITTED = dict(policy=("policy", "multipliers"), value=("value",))  # what an Adam steps; V-MPO alone has multipliers
@@ -591,7 +601,7 @@ def adam(s: Script) -> Verdict | None:
     args, new, data, _ = s.new
     names = [x for x in ("policy", "value") if {f"{x}_lr", f"{x}_epochs", "num_minibatches"} <= vars(args).keys()]
     if not names:
-        return None  # one optimizer steps both networks
+        return Verdict(CANNOT_TELL, "Adam's steps are not judged: one optimizer steps both networks.")
     batch, told = s.module.estimate_advantages(args, new, data), []
     planned, size = planned_steps(dict(args=vars(args))), args.num_envs * args.num_steps
     for most in [0.01, 1e6] if hasattr(args, "max_grad_norm") else [math.inf]:

@@ -1,7 +1,7 @@
 """Is my PPO PPO? This compares the functions of another implementation with a family of formulas that the flags of
 algos/ppo.py span, and says which member of the family each of them is.
 
-    python figures/conformance --template > my_ppo.py    # an adapter to fill in, of some 20 lines
+    python figures/conformance --template > my_ppo.py    # an adapter to fill in
     python figures/conformance my_ppo.py                 # which PPO is this?
     python figures/conformance stable-baselines3         # or one of those in adapters/
 
@@ -137,8 +137,8 @@ def checked(numbers: Any, shape: tuple[int, ...], what: str) -> np.ndarray:
     numbers = numbers.detach().cpu().numpy() if hasattr(numbers, "detach") else np.asarray(numbers)
     if numbers.shape != shape:
         raise Refused(f"{what} has shape {numbers.shape}, not {shape}")
-    if numbers.dtype.kind != "f":
-        raise Refused(f"{what} is of type {numbers.dtype}, not float")
+    if numbers.dtype.kind != "f" or numbers.itemsize < 4:  # Half precision agrees with nothing to 1e-6.
+        raise Refused(f"{what} is of type {numbers.dtype}, not float32 or float64")
     if bad := np.count_nonzero(~np.isfinite(numbers)):
         raise Refused(f"{what}: {bad} of {numbers.size} numbers are not finite")
     return numbers.astype(np.float64)

@@ -16,8 +16,8 @@ def results() -> list[dict]:
 
 
 def each_bug() -> list[list[str]]:
-    """Returns the rows of a table with what the quick report said of each bug."""
-    rows = [["bug", "what it does", "`--quick`", "checks with an alarm"]]
+    """Returns the rows of a table with what the report said of each bug."""
+    rows = [["bug", "what it does", "verdict", "checks with an alarm"]]
     for kind in dict.fromkeys(x["kind"] for x in results() if x["kind"] not in ("healthy", plant.EDITS)):
         rows.append([f"*{kind}*", "", "", ""])
         for x in [x for x in results() if x["kind"] == kind]:
@@ -37,8 +37,8 @@ def rates() -> list[list[str]]:
 
 
 def each_blind() -> list[list[str]]:
-    """Returns the rows of a table with what the quick report said of each bug of the blind set."""
-    rows = [["bug", "what it does", "`--quick`", "what the report said"]]
+    """Returns the rows of a table with what the report said of each bug of the blind set."""
+    rows = [["bug", "what it does", "verdict", "what the report said"]]
     for x in [x for x in measured("report/blind") if not x.get("healthy")]:
         told = "named" if x["named"] else "found, not named" if x["found"] else "missed"
         rows.append([x["bug"], x["edit"], told, x["said"].replace("|", "/")])
@@ -66,7 +66,7 @@ def each_missed() -> list[list[str]]:
 
 def each_edit() -> list[list[str]]:
     """Returns the rows of a table with what today's checks say of healthy edits."""
-    rows = [["edit", "what it does", "`--quick`", "what is said"]]
+    rows = [["edit", "what it does", "verdict", "what is said"]]
     for x in [x for x in results() if x["kind"] == plant.EDITS]:
         said = "; ".join(f"{y['check']}: {y['number']}" for y in x["findings"] if y["status"] in plant.checks.ALARMS)
         rows.append([x["name"], x["what"], plant.outcome(x), said])

@@ -1,4 +1,4 @@
-"""Changes the functions of the scripts mechanically, one place at a time, and asks what the quick report says.
+"""Changes the functions of the scripts mechanically, one place at a time, and asks what the report says.
 
 A mutant differs from its script in one operator, comparison, constant, condition, pair of arguments or statement. A
 sample of them, drawn with a seed, trains for a few iterations, interrupted once. What stops by itself needs no report.
@@ -181,8 +181,8 @@ def run_bits(script: Path, folder: Path) -> list[Any]:
 
 
 def judged(script: Path, folder: Path) -> list[dict[str, Any]]:
-    """Returns the alarms of the quick report about the run in `folder`."""
-    options = report.Args(runs=(folder / "run",), quick=True, script=script, out=folder)
+    """Returns the alarms of the report about the run in `folder`."""
+    options = report.Args(runs=(folder / "run",), script=script, out=folder)
     [page] = report.find(options, lab.open_runs(options, with_step=False))
     return [x | dict(said=report.sentence(x)) for x in page["found"] if x["status"] in checks.ALARMS]
 

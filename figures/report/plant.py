@@ -1,5 +1,5 @@
 """How often is report.py right? Trains copies of the scripts with one bug each (bugs.txt), and healthy scripts, has the
-quick report judge them all, and counts what it finds, what it names, and whom it accuses wrongly.
+report judge them all, and counts what it finds, what it names, and whom it accuses wrongly.
 
     python figures/report/plant.py --out planted               # trains and judges what is missing, writes hit_rate.json
     python figures/report/plant.py --out planted --only ppo    # the runs whose names have this pattern alone
@@ -101,14 +101,14 @@ def train(name: str, script: Path, flags: str, out: Path) -> None:
 
 
 def judge(name: str, bug: Bug | None, script: Path, flags: str, out: Path) -> dict[str, Any]:
-    """Returns what the quick report says of a script's run. It trains and judges the run only where nobody has."""
+    """Returns what the report says of a script's run. It trains and judges the run only where nobody has."""
     page = out / "pages" / name
     if not (out / f"{name}.trained").exists():
         train(name, script, flags, out)
     if not (page / "verdicts.json").exists():
         page.mkdir(parents=True, exist_ok=True)
         with (page / "report.txt").open("w") as text, contextlib.redirect_stdout(text):
-            report.main([str(out / name), "--quick", "--out", str(page), "--script", str(script)])
+            report.main([str(out / name), "--out", str(page), "--script", str(script)])
     keys = {status: ("check", "status", "text", "number") for status in checks.ALARMS}
     found = json.loads((page / "verdicts.json").read_text())
     found = [{key: x[key] for key in keys.get(x["status"], ("check", "status"))} for x in found]
