@@ -59,7 +59,7 @@ def make_network(out_size, out_gain):
 policy_mean = make_network(action_size, 0.01)  # The small gain makes the first actions almost pure noise, around 0.
 log_std = nn.Parameter(torch.zeros(action_size))  # The standard deviation does not depend on the state.
 value = make_network(1, 1.0)
-policy_adam = torch.optim.Adam([*policy_mean.parameters(), log_std], eps=1e-5)  # eps as in the released code
+policy_adam = torch.optim.Adam([*policy_mean.parameters(), log_std], eps=1e-5)  # eps as in IM's code
 value_adam = torch.optim.Adam(value.parameters(), eps=1e-5)
 obs_stats, return_stats = RunningStats(), RunningStats()
 
@@ -96,7 +96,7 @@ for iteration in range(NUM_ITERATIONS):
         # Subtracting a mean, too, would favor longer or shorter episodes.
         reward = reward / (return_stats.std + 1e-8)  # (2) scaled rewards
         reward = min(max(reward, -10.0), 10.0)  # (5) clipped rewards
-        # At a time limit, no terminal state, V(s') still counts. Like the end of the batch, it only ends GAE's sum.
+        # A time limit is no terminal state, so V(s') still counts there. Like the batch's end, it only ends GAE's sum.
         steps.append((obs, action, reward, next_obs, terminated, terminated or truncated))
         obs = next_obs
         if terminated or truncated:
@@ -138,7 +138,7 @@ for iteration in range(NUM_ITERATIONS):
     for _ in range(EPOCHS):
         for rows in torch.from_numpy(rng.permutation(NUM_STEPS)).chunk(NUM_MINIBATCHES):
             ratios = torch.exp(policy(batch_obs[rows]).log_prob(actions[rows]) - old_log_probs[rows])
-            # Normalized over the minibatch, as in baselines. IM does not count this as one of the nine.
+            # As in OpenAI's baselines, A is normalized over the minibatch. IM does not count this as one of the nine.
             A = (advantages[rows] - advantages[rows].mean()) / (advantages[rows].std() + 1e-8)
             loss = -torch.minimum(ratios * A, ratios.clamp(1 - CLIP_EPS, 1 + CLIP_EPS) * A).mean()
             policy_adam.zero_grad()

@@ -80,7 +80,7 @@ for iteration in range(NUM_ITERATIONS):
         next_obs, reward, terminated, truncated, _ = env.step(action.numpy().copy())
         next_obs = torch.from_numpy(next_obs).float()
         episode_return += reward
-        # At a time limit, no terminal state, V(s') still counts. Like the end of the batch, it only ends GAE's sum.
+        # A time limit is no terminal state, so V(s') still counts there. Like the batch's end, it only ends GAE's sum.
         steps.append((obs, action, float(reward), next_obs, terminated, terminated or truncated))
         obs = next_obs
         if terminated or truncated:
@@ -99,7 +99,7 @@ for iteration in range(NUM_ITERATIONS):
             advantages[t] += GAMMA * GAE_LAMBDA * advantages[t + 1]
     advantages = advantages.float()
     targets = advantages + old_values
-    advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)  # Normalized, as in baselines.
+    advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)  # as in OpenAI's baselines
 
     # Fit the value network. The advantages are fixed by now, so the policy's step does not see what this does.
     for _ in range(VALUE_EPOCHS):
