@@ -69,8 +69,7 @@ def test_a_window_is_from_anywhere_in_its_segment(known):
 
 
 def test_what_reinforce_adds_to_end_an_episode_is_in_no_segment():
-    """Of two workers' segments of four steps, the first episode goes on for two steps, and the last one for one."""
-    ends = np.isin(np.arange(11), [1, 5, 10])
+    ends = np.isin(np.arange(11), [1, 5, 10])  # of two workers' segments of 4 steps, which go on for 2 and for 1
     assert load("gradient").segment_rows(dict(obs=ends, ends=ends), 4) == [slice(0, 4), slice(6, 10)]
 
 

@@ -173,6 +173,11 @@ def of_all(name: str, *places: str) -> str:
     return span((x for place in places for of in seeds(place) for x in of[name]), 2)
 
 
+def clean_between(low: float, high: float) -> list[bool]:
+    """Answers of each run whether its error where a terminal state follows lies between these."""
+    return [low < x < high for place in PLACES for of in seeds(place) for x in of["clean"]]
+
+
 def far_from_a_cut(place: str, steps: int = 256) -> str:
     """Writes the median error of the pairs that are so many steps or more from a cut, as CL's code has it, which is the
     mean within each bin of distances: the median over agents, seeds and checkpoints."""

@@ -26,8 +26,10 @@ MARGINS = dict(Hopper=650, Walker2d=825, HalfCheetah=550)  # a quarter of what P
 
 @functools.cache
 def numbers(name: str, early: bool = False) -> dict[str, dict[str, np.ndarray]]:
-    """Returns a number of each run [seeds], or several [seeds, points], by environment and agent."""
-    ours, theirs = (by_agent(whole(part, early), name) for part in ("reference", "sb3-ppo"))
+    """Returns a number of each run [seeds], or several [seeds, points], by environment and agent. Our first seeds may be
+    shown before those of SB3."""
+    ours = by_agent(whole("reference", early), name)
+    theirs = {} if early and missing("sb3-ppo", early) else by_agent(whole("sb3-ppo", early), name)
     return {place: of | theirs.get(place, {}) for place, of in ours.items()}
 
 
@@ -97,7 +99,8 @@ def table_of_first_seeds() -> Iterable[list[str]]:
             finals = numbers("final", early=True)[place].get(agent, [])
             runs = ", ".join(plain(x) for x in finals)
             row.append(f"{plain(np.mean(finals))}<br>({runs})" if runs else "")
-        yield [f"`{agent}`" if agent in SCRIPTS else name, *row]
+        if any(row):
+            yield [f"`{agent}`" if agent in SCRIPTS else name, *row]
 
 
 def not_learning() -> dict[str, list[str]]:
