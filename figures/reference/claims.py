@@ -26,8 +26,8 @@ MARGINS = dict(Hopper=650, Walker2d=825, HalfCheetah=550)  # a quarter of what P
 
 @functools.cache
 def numbers(name: str, early: bool = False) -> dict[str, dict[str, np.ndarray]]:
-    """Returns a number of each run [seeds], or several [seeds, points], by environment and agent. Our first seeds may be
-    shown before those of SB3."""
+    """Returns a number of each run [seeds], or several [seeds, points], by environment and agent. The scripts' first
+    seeds may be shown before those of SB3."""
     ours = by_agent(whole("reference", early), name)
     theirs = {} if early and missing("sb3-ppo", early) else by_agent(whole("sb3-ppo", early), name)
     return {place: of | theirs.get(place, {}) for place, of in ours.items()}
