@@ -74,7 +74,7 @@ def test_the_contract_is_all_that_diagnostics_use_of_a_script():
     files, used = [ROOT / "diagnostics" / f"{name}.py" for name in CALLS], set()
     for path in [*files, ROOT / "diagnostics" / "lab.py", *(ROOT / "diagnostics" / "report").glob("*.py")]:
         used |= set(re.findall(r"(?<![.\w])(?:script|module)\.([A-Za-z_]+)", path.read_text()))
-    assert {*CONTRACT} <= used <= {*CONTRACT, "name", "read_bytes", "read_text", "value_loss"}
+    assert {*CONTRACT} <= used <= {*CONTRACT, "name", "exists", "read_bytes", "read_text", "value_loss"}
     described = (ROOT / "algos" / "README.md").read_text()
     assert all(f"- `{name}" in described for name in CONTRACT) and "value_loss(args, values, batch)" in described
 
