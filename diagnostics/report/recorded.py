@@ -91,14 +91,6 @@ def kls(policy: Callable, batch: dict[str, Tensor]) -> Tensor:
     return kl_divergence(Independent(Normal(batch["old_means"], batch["old_stds"]), 1), policy(batch["obs"]))
 
 
-def discounted_returns(gamma: float, data: dict[str, Any], following: Any) -> np.ndarray:
-    """Returns the discounted sums [B] of a rollout's rewards. Where an episode ends, `following` [B] continues them."""
-    returns = np.append(data["rewards"].astype(float), 0.0)
-    for i in reversed(range(len(following))):
-        returns[i] += gamma * (following[i] if data["ends"][i] else returns[i + 1])
-    return returns[:-1]
-
-
 def play(module: Any, args: Any, state: Any) -> tuple[dict, dict]:
     """Returns a rollout, copied since a script may use its arrays again, and what the environments say of its rows."""
     envs = [recorder_of(worker.env) for worker in state.workers]

@@ -5,9 +5,9 @@ writes report.html for people and verdicts.json for programs.
     python diagnostics/report runs/Hopper-v5__ppo__seed1 --meant value_loss    # I mean what differs there
 
 The script is judged by some fresh segments and updates that it makes, from the run's last checkpoint with a step, and
-the run by its log and its checkpoints. Whether its gradients mean anything, its values are right and its updates help,
-the diagnostics measure, and this does not. What is wrong is "bad", what may be is "caution", and what is only not what
-our script does "differs"."""
+the run by its log and its checkpoints. It does not say whether the gradients mean anything, the values are right or the
+updates help; the diagnostics measure that. What is wrong is "bad", what may be wrong is "caution", and what is only not
+what our script does "differs"."""
 
 import json
 import textwrap

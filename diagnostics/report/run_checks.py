@@ -177,7 +177,7 @@ def lengths(run: Run) -> Verdict:
     long = np.flatnonzero(kls > 1.001 * bound[: len(kls)])  # a line search accepts what rounding puts onto the bound
     number = f"mean KL {short(np.nanmedian(kls))} (median), above {short(bound[0])} nats in {len(long):,} iterations"
     if len(long) > 0.05 * len(kls):
-        tell = f"Steps go too far, first in iteration {long[0]}: try a smaller {rate_of(run)} or fewer epochs."
+        tell = f"Steps go too far, first in iteration {long[0]}: try a smaller {rate_of(run)}."
         return Verdict(BAD, tell, number)
     for i in long[kls[long] > 10 * bound[long]]:
         before, after = (np.nanmedian([*returns[a:b], np.nan]) for a, b in ((max(0, i - 5), i + 1), (i + 1, i + 6)))
@@ -212,7 +212,8 @@ def explores(run: Run) -> Verdict | None:
         return Verdict(BAD if stopped.all() else CAUTION, f"{tell}: try a positive {coefficient}.", number)
     if 0 in run.saved and (first < 0.05).any():
         return Verdict(CAUTION, "Its noise was a small part of the range from the start: rescale the actions.", number)
-    tell = f"Its noise has grown: if that is not meant, try a smaller {rate_of(run)}."
+    bonus = "entropy bonus or " if run.args.get("entropy_coef", 0) > 0 else ""
+    tell = f"Its noise has grown: if that is not meant, try a smaller {bonus}{rate_of(run)}."
     return verdict((stds[-1] > 1.5 * stds[0]).any(), tell, number, CAUTION)
 
 

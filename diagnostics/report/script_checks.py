@@ -13,7 +13,7 @@ import lab
 import numpy as np
 import torch
 from checks import BAD, CANNOT_TELL, DIFFERS, GOOD, Verdict, of_rows, percent, unlike, verdict
-from recorded import Script, changed, copied, discounted_returns, has_step, kls, moved, recorder_of
+from recorded import Script, changed, copied, has_step, kls, moved, recorder_of
 from rewards import planned_steps, short
 from scipy.signal import lfilter
 from torch import Tensor, nn
@@ -271,6 +271,14 @@ def value_targets(s: Script) -> Verdict | None:
     return of_kinds(s, targets, expected, "Its value targets at lambda 1 are not the discounted returns.")
 
 
+def summed(x: np.ndarray, decay: float, ends: np.ndarray) -> np.ndarray:
+    """Returns each row's x [B] plus decay times the sum of the next row, within an episode."""
+    sums = x.astype(float)
+    for i in np.flatnonzero(~ends)[::-1]:
+        sums[i] += decay * sums[i + 1]
+    return sums
+
+
 @check("advantages are GAE's or, without a value network, returns", "estimate_advantages", after="order shapes ends")
 def advantages(s: Script) -> Verdict:
     """Each row's advantage is delta + gamma lambda times the next row's, within an episode (Schulman et al. 2016);
@@ -280,15 +288,14 @@ def advantages(s: Script) -> Verdict:
     differs."""
     found, end = s.batch["advantages"].double().numpy(), s.data["ends"]
     if not s.critic:
-        returns = discounted_returns(s.args.gamma, s.data, np.zeros(len(end)))
+        returns = summed(s.data["rewards"], s.args.gamma, end)
         off = unlike(found - found.mean(), returns - returns.mean(), 1e-3)
         return of_rows(off, "Its advantages are not the discounted returns minus a baseline.")
     values, decay = s.values(s.batch["obs"]).detach().double().numpy(), s.args.gamma * s.args.gae_lambda
     deltas = s.data["rewards"] + s.args.gamma * s.following(s.data) - values
     expected = deltas + decay * np.where(end, 0.0, np.append(found[1:], 0.0))
-    judged, gae = of_kinds(s, found, expected, "Its advantages are not delta + gamma lambda A'."), deltas.copy()
-    for i in np.flatnonzero(~end)[::-1]:
-        gae[i] += decay * gae[i + 1]
+    judged = of_kinds(s, found, expected, "Its advantages are not delta + gamma lambda A'.")
+    gae = summed(deltas, decay, end)
     times, plus = np.polyfit(gae, found, 1)
     if judged.status == GOOD or not times > 0 or unlike(found, times * gae + plus, 1e-3).any():
         return judged
@@ -332,7 +339,8 @@ def one_of(mine: Tensor, expected: list[Tensor], text: str, number: str = "", as
     direction, and what turns it around has not."""
     found, like = max(((cosine(mine, x), x) for x in expected), key=lambda x: (x[0] >= LIKE, abs(x[0])))
     times = (mine.norm() / like.norm().clamp(min=1e-30)).item() if as_long else 1.0
-    told = f"cosine {found:.5f}{f' and {times:.3g} times as long' * as_long}{number}; {LIKE} is asked"
+    length, asked = (f" and {times:.3g} times as long", " and 1 within 1 %") if as_long else ("", "")
+    told = f"cosine {found:.5f}{length}{number}; {LIKE}{asked} is asked"
     wrong = not found >= LIKE or not abs(times - 1) <= 0.01
     return verdict(wrong and expected[0].any(), text, told, DIFFERS if found >= 0.9 else BAD)
 
@@ -601,7 +609,7 @@ def adam(s: Script) -> Verdict | None:
     args, new, data, _ = s.new
     names = [x for x in ("policy", "value") if {f"{x}_lr", f"{x}_epochs", "num_minibatches"} <= vars(args).keys()]
     if not names:
-        return Verdict(CANNOT_TELL, "Adam's steps are not judged: one optimizer steps both networks.")
+        return Verdict(CANNOT_TELL, "Adam's steps are not judged: networks have no rates and epochs of their own.")
     batch, told = s.module.estimate_advantages(args, new, data), []
     planned, size = planned_steps(dict(args=vars(args))), args.num_envs * args.num_steps
     for most in [0.01, 1e6] if hasattr(args, "max_grad_norm") else [math.inf]:

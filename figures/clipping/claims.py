@@ -36,7 +36,7 @@ def unneeded() -> Cells:
         verdict = judge(d, m)
         needs = d.needed(m, 1.645 + 0.84) if verdict == "cannot tell" else None
         p = float(stats.t.cdf((d.mean - m) / d.error, d.freedom))  # that the difference is below the margin
-        p = 1 - p if verdict == "does not hold" else p  # or above it; one side each
+        p = 2 * (1 - p) if verdict == "does not hold" else p  # or, two-sided as in `judge`, above it
         cells[place] = Cell(str(d), verdict, d.seeds, p, needs=needs)
         if place in RATED:
             best = at_best(place)

@@ -25,4 +25,6 @@ if not COPY.exists() or COPY.read_text() != text:  # each task of a job array ru
     COPY.write_text(text)
 AGENTS["PPO-NoClip, clipped"] = str(COPY.resolve()), *AGENTS["PPO-NoClip"][1:]
 agents = ["PPO-NoClip", "PPO-NoClip, clipped"]
-EXPERIMENTS["clipping-alone"] = Experiment("ours", "PPO-NoClip's settings, with the clipping", agents, seeds=10)
+EXPERIMENTS["clipping-alone"] = Experiment(
+    "ours", "PPO-NoClip's settings, with the clipping", agents, seeds=20, envs=["Hopper"]
+)

@@ -145,8 +145,8 @@ def without_baseline() -> Cells:
     above = lambda bound: any(low > bound for _, low, *_ in shares.values())
     verdict = HOLDS if all(high < 0.2 for *_, high, _ in shares.values()) else NOT if above(0.2) else UNCLEAR
     text += "; a tenth is excluded" * above(0.1)
-    ps = [p for *_, p in shares.values()]
-    p = min(1.0, 2 * min(ps)) if verdict == NOT else max(ps)  # One agent refutes, and both confirm.
+    against = [p for _, low, _, p in shares.values() if low > 0.2]  # One agent refutes, and both confirm.
+    p = min(1.0, 2 * min(against)) if against else max(p for *_, p in shares.values())
     return dict(Walker2d=Cell(text, verdict, min(map(len, agents.values())), p))
 
 

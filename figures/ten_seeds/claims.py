@@ -101,11 +101,14 @@ def clean_error(seed: Seed) -> float:
 # Claims --------------------------------------------------------------------------------------------------------------
 
 
+OF_HUMANOID = "the paper says it of Humanoid"
+
+
 class Claim(NamedTuple):
     number: Callable[[Seed], float | tuple[float, ...]]
     threshold: float
     side: int  # 1 where the claim says that the number is above the threshold, and -1 where below
-    of_humanoid: bool = False  # whether the paper's words are about Humanoid
+    unlike: str = ""  # why what is measured is not like the paper's
 
 
 def held_out(seed: Seed) -> float:
@@ -130,12 +133,12 @@ def ratio_nearer(seed: Seed) -> float:
 
 CLAIMS = {
     "IM: TRPO keeps it on held-out states": Claim(held_out, 1.1, -1),
-    "IM: no algorithm keeps the ratio in bounds": Claim(least_ratio, 1.2, 1, True),
-    "IM: PPO's KL peaks, PPO-M's rises": Claim(rise_and_fall, 0, 1, True),
-    "IM: PPO and PPO-M keep the KL small": Claim(largest_kl(PPO, PPO_M), 1, -1, True),
-    "TPG: one state's KL is orders above the bound": Claim(of_one_state, 100, 1, True),
-    "BLOG: PPO-M does not keep the KL small": Claim(largest_kl(PPO_M), 1, 1, True),
-    "BLOG: the optimizations keep the ratio nearer": Claim(ratio_nearer, 0.5, 1, True),
+    "IM: no algorithm keeps the ratio in bounds": Claim(least_ratio, 1.2, 1, OF_HUMANOID),
+    "IM: PPO's KL peaks, PPO-M's rises": Claim(rise_and_fall, 0, 1, OF_HUMANOID),
+    "IM: PPO and PPO-M keep the KL small": Claim(largest_kl(PPO, PPO_M), 1, -1, OF_HUMANOID),
+    "TPG: one state's KL is orders above the bound": Claim(of_one_state, 100, 1, OF_HUMANOID),
+    "BLOG: PPO-M does not keep the KL small": Claim(largest_kl(PPO_M), 1, 1, OF_HUMANOID),
+    "BLOG: the optimizations keep the ratio nearer": Claim(ratio_nearer, 0.5, 1, OF_HUMANOID),
     "CL: a batch's gradient estimates hardly agree": Claim(
         lambda seed: np.mean([between_estimates(row) for row in seed.later("gradient")]), 0.2, -1
     ),
@@ -145,7 +148,7 @@ CLAIMS = {
     "CL: noise grows with training": Claim(fall_of_the_signal, 0, 1),
     "CL: the value network fits its targets": Claim(error("heldout_gae"), 0.2, -1),
     "CL: V is off by half from true returns": Claim(error("heldout_released"), 0.25, 1),
-    "CL: V's error is small on training pairs": Claim(error("train_released"), 0.1, -1),
+    "CL: V's error is small on training pairs": Claim(error("train_released"), 0.1, -1, "CL's number may be another"),
 }
 
 
@@ -173,8 +176,7 @@ def judge(name: str, place: str) -> Cell:
     elif min(sides) < 0:
         p = 1.0  # some numbers lie on the other side, and none significantly
     cell = Cell("; ".join(map(str, means)), verdict, means[0].seeds, p)
-    if claim.of_humanoid:
-        cell.unlike = "the paper says it of Humanoid"
+    cell.unlike = claim.unlike
     return cell
 
 
