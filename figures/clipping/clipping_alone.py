@@ -25,6 +25,4 @@ if not COPY.exists() or COPY.read_text() != text:  # each task of a job array ru
     COPY.write_text(text)
 AGENTS["PPO-NoClip, clipped"] = str(COPY.resolve()), *AGENTS["PPO-NoClip"][1:]
 agents = ["PPO-NoClip", "PPO-NoClip, clipped"]
-EXPERIMENTS["clipping-alone"] = Experiment(
-    "ours", "PPO-NoClip's settings, with the clipping", agents, seeds=20, envs=["Hopper"]
-)
+EXPERIMENTS["clipping-alone"] = Experiment("ours", "is it the clipping alone?", agents, seeds=20, envs=["Hopper"])
