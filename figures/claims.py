@@ -21,7 +21,7 @@ import importlib.util
 import re
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
@@ -313,10 +313,10 @@ def all_claims() -> list[tuple[str, str, str, Cells]]:
     for name in ROOMS:
         for text, cells in claims_of(name).items():
             if is_papers(text):
-                _, earlier = claims.get(text, (name, {}))
-                for place in earlier.keys() & cells.keys():
-                    cells[place].depends |= earlier[place].depends  # What its words may mean is not decided by seeds.
-                claims[text] = name, earlier | cells
+                _, known = claims.get(text, (name, {}))
+                # More seeds do not decide what a claim's words mean.
+                depends = {x: y.depends or (x in known and known[x].depends) for x, y in cells.items()}
+                claims[text] = name, known | {x: replace(y, depends=depends[x]) for x, y in cells.items()}
     found = [(overall(cells), name, text, cells) for text, (name, cells) in claims.items()]
     order, of_few = (REPLICATED, REFUTED, DEPENDS, OPEN, UNLIKE, FEW), ({HOLDS}, {NOT})
     # Of few runs, those stand first that all say so, and then those that all say not so.

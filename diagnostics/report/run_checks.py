@@ -224,7 +224,7 @@ def normalizers(run: Run) -> Verdict | None:
     Humanoid has masses that vary by rounding alone.) Clips change at most 1 % of the numbers in the observations, and
     of the rewards, of fresh segments (t interval over episodes)."""
     s, told, shares = run.script, [], {}
-    natural = np.arange(len(s.first[0]["obs"])) % s.steps > max(FORCED)  # rows before which nothing was made to end
+    natural = np.arange(len(s.first[0]["obs"])) % s.steps > max(FORCED)  # the rows after the last end that was made
     data = {x: y[natural] for x, y in s.first[0].items() if x != "episodes"}
     if known := s.statistics(1):
         spreads = s.first[1]["obs"][natural], s.new[3]["obs"]  # today's policy's and an untrained one's

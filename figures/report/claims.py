@@ -65,7 +65,7 @@ def each_missed() -> list[list[str]]:
 
 
 def each_edit() -> list[list[str]]:
-    """Returns the rows of a table with what today's checks say of healthy edits."""
+    """Returns the rows of a table with what the report said of healthy edits."""
     rows = [["edit", "what it does", "verdict", "what is said"]]
     for x in [x for x in results() if x["kind"] == plant.EDITS]:
         said = "; ".join(f"{y['check']}: {y['number']}" for y in x["findings"] if y["status"] in plant.checks.ALARMS)

@@ -175,12 +175,11 @@ def judge(name: str, place: str) -> Cell:
         verdict, p = NOT, p_against
     elif min(sides) < 0:
         p = 1.0  # some numbers lie on the other side, and none significantly
-    cell = Cell("; ".join(map(str, means)), verdict, means[0].seeds, p)
-    cell.unlike = claim.unlike
-    return cell
+    return Cell("; ".join(map(str, means)), verdict, means[0].seeds, p, unlike=claim.unlike)
 
 
 def judge_all() -> dict[str, Cells]:
+    """Judges each row of the page's table, in its order."""
     return {name: {place: judge(name, place) for place in PLACES} for name in CLAIMS}
 
 
