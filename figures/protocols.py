@@ -103,15 +103,15 @@ def missing(name: str, early: bool = False) -> list[Key]:
     return [key for key in planned(name, early) if key not in lines]
 
 
-def stopped(*names: str) -> list[str]:
+def stopped(*names: str, early: bool = False) -> list[str]:
     """Names the runs of some parts that ended because a number was not finite."""
-    lines = [line for name in names for line in whole(name)]
+    lines = [line for name in names for line in whole(name, early)]
     return [f"{x['agent']} on {x['env_id']}, seed {x['seed']}" for x in lines if x["stopped"]]
 
 
-def processors(*names: str) -> list[str]:
+def processors(*names: str, early: bool = False) -> list[str]:
     """Names the kinds of processor on which the runs of some parts were made."""
-    return sorted({line["processor"] for name in names for line in whole(name)})
+    return sorted({line["processor"] for name in names for line in whole(name, early)})
 
 
 def append(path: Path, line: dict[str, Any]) -> None:

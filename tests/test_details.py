@@ -9,8 +9,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import stable_baselines3
+from claims import room
 from conftest import ROOT
 from estimates import Estimate, by_seed
+from pages import table
 from stable_baselines3.common.policies import ActorCriticPolicy
 
 details = SimpleNamespace(**runpy.run_path(ROOT / "figures" / "details" / "write.py"))
@@ -50,20 +52,24 @@ def test_the_column_of_stable_baselines3_is_what_is_installed():
     assert rows["17"] == f"{default(ppo, 'n_epochs')} × {minibatches}"
 
 
-def test_the_three_returns_of_readmes_first_table_cannot_be_told_apart():
+def test_the_three_returns_that_readme_gives_cannot_be_told_apart():
     readme, of = (ROOT / "README.md").read_text(), {}
     for path, label in (("algorithms/now", "ppo"), ("sb3/rewards", "sb3")):
         settings = details.measured(path)["settings"]
         [of[label]] = [x["finals"] for x in settings if (x["label"], x["env_id"]) == (label, "Hopper-v5")]
     of["micro"] = details.measured("algorithms/micro")["finals"]
-    rows = re.findall(r"\[(\S+) \[(\S+), (\S+)\]\]\(figures\S+ \((\d+) seeds\)", readme)
-    for row, finals in zip(rows, of.values(), strict=True):
+    rows = re.findall(r"\[(\S+)\s\[(\S+),\s(\S+)\]\]\(figures\S+ \((\d+) seeds\)", readme)
+    for row, finals in zip(rows, [of["ppo"], of["micro"], of["sb3"]], strict=True):
         mean, low, high, seeds = (int(x.replace(",", "")) for x in row)
         assert (mean, low, high) == pytest.approx((np.mean(finals), *Estimate([finals]).interval()), abs=6)
         assert seeds == len(finals)
     for a, b in itertools.combinations(of.values(), 2):
         low, high = Estimate([a, b], (1, -1)).interval()
         assert low < 0 < high
+
+
+def test_readmes_table_of_the_reference_has_the_means_of_its_runs():
+    assert table(room("reference").means_table()) in (ROOT / "README.md").read_text()
 
 
 def test_the_share_of_the_noise_scale_that_readme_says():

@@ -103,6 +103,14 @@ def table_of_first_seeds() -> Iterable[list[str]]:
             yield [f"`{agent}`" if agent in SCRIPTS else name, *row]
 
 
+def means_table() -> Iterable[list[str]]:
+    """Yields README's table, the mean final returns of the first seeds with the tasks down and the scripts across."""
+    yield ["-v5", *(f"[{NAMES[agent]}](algos/{agent})" for agent in SCRIPTS)]
+    for place in PLACES:
+        finals = numbers("final", early=True)[place]
+        yield [place, *(plain(np.mean(finals[agent])) for agent in SCRIPTS)]
+
+
 def not_learning() -> dict[str, list[str]]:
     """Returns by script the tasks that it is not known to learn, or fails at, with the verdict."""
     found = {}
