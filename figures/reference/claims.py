@@ -22,6 +22,7 @@ NAMES = {
 NAMES |= {"a2c.py": "A2C", "reinforce.py": "REINFORCE", "vmpo.py": "V-MPO", "sb3_ppo": "PPO of SB3"}
 SCRIPTS, SB3 = [x for x in NAMES if x != "sb3_ppo"], "sb3_ppo"
 MARGINS = dict(Hopper=650, Walker2d=825, HalfCheetah=550)  # a quarter of what PPO reached before
+LOWEST = -1000  # a mean final return below this is written in a picture and not drawn, since it would flatten the rest
 
 
 @functools.cache
@@ -111,6 +112,30 @@ def means_table() -> Iterable[list[str]]:
         yield [place, *(plain(np.mean(finals[agent])) for agent in SCRIPTS)]
 
 
+def finals_of(agent: str, place: str) -> str:
+    return ", ".join(plain(x) for x in numbers("final", early=True)[place][agent])
+
+
+def early_mean(name: str, agent: str, place: str) -> float:
+    return numbers(name, early=True)[place][agent].mean()
+
+
+def falls(agent: str, place: str) -> int:
+    """Returns in how many of the runs that are shown early the final return is not above the first one."""
+    final, first = (numbers(x, early=True)[place][agent] for x in ("final", "first"))
+    return int((final <= first).sum())
+
+
+def risen() -> int:
+    return sum(3 - falls(agent, place) for place in PLACES for agent in SCRIPTS)
+
+
+def others_begin_between(low: float, high: float) -> bool:
+    """Answers whether the six scripts that normalize observations begin between these mean returns on Humanoid."""
+    others = [early_mean("first", agent, "Humanoid") for agent in SCRIPTS if agent not in ("ppo_m.py", "trpo.py")]
+    return low < min(others) and max(others) < high
+
+
 def not_learning() -> dict[str, list[str]]:
     """Returns by script the tasks that it is not known to learn, or fails at, with the verdict."""
     found = {}
@@ -150,20 +175,25 @@ def dots(early: bool = False) -> Figure:
     """Draws the final return of every run, and the mean of each agent with its interval. The seeds that are shown early
     have no interval."""
     figure, axes = new_figure(2, 3, 5.6, sharey=True)
+    shown = {x: y for x, y in NAMES.items() if x in numbers("final", early)["Hopper"]}
     for axis, place in zip(axes.flat, PLACES):
-        for at, (agent, name) in enumerate(NAMES.items()):
+        for at, (agent, name) in enumerate(shown.items()):
             if agent not in numbers("final", early)[place]:
                 continue
             x = Estimate([numbers("final", early)[place][agent]])
             colour, marker = STYLES[name]
+            if x.mean < LOWEST:
+                text = f"← {plain(x.mean) if early else x}"
+                axis.text(0.02, at, text, transform=axis.get_yaxis_transform(), va="center", color=colour, fontsize=8)
+                continue
             axis.plot(x.samples[0], [at + 0.25] * x.seeds, marker, color=colour, ms=3.5, alpha=0.5, mec="none")
             axis.plot(x.mean, at, marker, color=colour, ms=6)
             if not early:
                 axis.plot(x.interval(), [at, at], color=colour, lw=2)
         axis.set_title(f"{place}-v5", fontsize=10)
     for axis in axes[:, 0]:
-        axis.set_yticks(range(len(NAMES)), NAMES.values(), fontsize=8)
-        axis.set_ylim(len(NAMES) - 0.4, -0.6)
+        axis.set_yticks(range(len(shown)), shown.values(), fontsize=8)
+        axis.set_ylim(len(shown) - 0.4, -0.6)
     what = "mean over seeds" if early else "mean over seeds with its 95 % interval"
     figure.supxlabel(f"final return of each run (small), and {what}", fontsize=9)
     return figure
@@ -179,9 +209,11 @@ def curves(over: str = "steps") -> Figure:
     points = PARTS["reference"].points
     at = (np.arange(points) + 0.5) / points  # millions of steps, in the middle of a part
     for axis, place in zip(axes.flat, PLACES):
-        for agent in NAMES:
-            if agent not in numbers("final")[place]:
-                continue
+        here = [agent for agent in NAMES if agent in numbers("final")[place]]
+        below = [NAMES[agent] for agent in here if final(place, agent).mean < LOWEST]
+        if below:
+            axis.text(0.02, 0.02, f"below: {', '.join(below)}", transform=axis.transAxes, fontsize=8)
+        for agent in [agent for agent in here if NAMES[agent] not in below]:
             x = at if over == "steps" else at * minutes_per_million(place, agent)
             mean, low, high = curve(place, agent)
             colour, marker = STYLES[NAMES[agent]]
