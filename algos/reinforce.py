@@ -1,14 +1,9 @@
-# /// script
-# requires-python = ">=3.11"
-# dependencies = ["torch==2.13.0", "gymnasium[mujoco]==1.4.0", "mujoco==4.0.0", "numpy==2.4.6", "tyro==1.0.17",
-#   "tensorboard==2.21.0", "tqdm==4.70.1", "filelock==4.2.12"]
-# ///
 """REINFORCE (Williams 1992), with whole episodes and no critic,
 and with those of the nine code-level optimizations of "Implementation Matters in Deep Policy Gradients" (Engstrom,
 Ilyas et al. 2020; "IM" below) that need no critic. Each has a flag and is marked (2) to (9) where it acts.
 
 An iteration plays whole episodes, of num_steps steps or more together (`rollout`), takes A = G - mean G, where G is the
-discounted return of a step (`estimate_advantages`), and steps pi on -ln pi(a|s) A with Adam (`update`).
+discounted return of a step (`estimate_advantages`), and trains pi on -ln pi(a|s) A with Adam (`update`).
 
     python algos/reinforce.py                                # Hopper-v5, 1M steps
     python algos/reinforce.py --baseline none                # no baseline, as in Lehmann 2024 ("GUIDE" below)
@@ -30,7 +25,6 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields, replace
-from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -80,10 +74,10 @@ class Args:
     policy_hidden: tuple[int, ...] = (64, 64)  # sizes of the policy's hidden layers
     bound_action: Literal["no", "clip", "tanh"] = "no"  # how actions reach the environment: as drawn, clipped, squashed
 
-    compile: bool = False  # compile the update; one step an iteration does not repay 5 to 25 s at each start
+    compile: bool = False  # compile the update; one step an iteration does not repay the time it takes at each start
     runs_dir: str = "runs"  # folder of all runs
     run_name: str = ""  # folder of this run inside runs_dir; default: environment, algorithm, non-default flags, seed
-    checkpoint_every: int = 25  # iterations between checkpoints, which are where a run resumes and diagnostics look
+    checkpoint_every: int = 25  # iterations between checkpoints, from which runs resume and which the diagnostics load
 
 
 def train(args: Args) -> None:
@@ -109,7 +103,7 @@ class State:
         generator = torch.Generator().manual_seed(args.seed)
         # The policy's small output gain makes its first actions almost pure noise, around 0.
         self.policy = Policy(mlp(args, (obs_size, *args.policy_hidden, action_size), 0.01, generator))
-        # Adam's m, v and step count t, for `fit`. 1 - 0.999^t needs float64, to which a scalar t promotes nothing else.
+        # Adam's m, v and step count t, for `fit`. 1 - 0.999^t needs float64; a t without dimensions promotes no other.
         size = sum(p.numel() for p in self.policy.parameters())
         self.policy_adam = [torch.zeros(size), torch.zeros(size), torch.zeros(()).double()]
         self.obs_stats, self.reward_stats = RunningStats(np.zeros(obs_size)), RunningStats(0.0)
@@ -144,7 +138,7 @@ class Policy(nn.Module):
 def mlp(args: Args, sizes: tuple[int, ...], output_gain: float, generator: torch.Generator) -> nn.Sequential:
     """Linear layers of the given sizes, with the activation between them."""
     activation = nn.Tanh if args.tanh else {"relu": nn.ReLU, "silu": nn.SiLU}[args.activation_without_tanh]  # (8)
-    layers = [layer for pair in pairwise(sizes) for layer in (nn.Linear(*pair), activation())][:-1]
+    layers = [layer for pair in zip(sizes, sizes[1:]) for layer in (nn.Linear(*pair), activation())][:-1]
     for layer in layers[::2]:
         nn.init.zeros_(layer.bias)
         if args.orthogonal_init:  # (3)
@@ -246,14 +240,14 @@ def estimate_advantages(args: Args, state: State, steps: dict[str, np.ndarray]) 
         if not ends[t]:
             returns[t] += args.gamma * returns[t + 1]
     advantages = torch.tensor(returns)
-    if args.baseline == "mean":  # over the steps of all episodes, each step's own return included: a bias of 1 / B
+    if args.baseline == "mean":  # The mean is over all steps, and each step's own return is part of it, a small bias.
         advantages = advantages - advantages.mean()
     batch = dict(obs=obs, actions=actions, advantages=advantages)
     batch |= dict(old_means=old_pi.mean, old_stds=old_pi.stddev)
     return batch | dict(old_log_probs=old_pi.log_prob(actions))
 
 
-@torch.no_grad()  # The losses are differentiated all the same, since torch.func, in `fit`, does not look at this.
+@torch.no_grad()  # The losses are differentiated all the same, because the functions of torch.func ignore this.
 def update(args: Args, state: State, batch: dict[str, Tensor]) -> dict[str, float]:
     """Fits the policy; returns the iteration's statistics."""
     # (4) The first iteration has the whole learning rate, and the last one almost none.
@@ -275,8 +269,8 @@ def policy_loss(args: Args, pi: Independent, batch: dict[str, Tensor]) -> Tensor
 
 
 def action_entropy(args: Args, pi: Independent, batch: dict[str, Tensor]) -> Tensor:
-    """Entropy [B] of the policy's actions. If tanh squashes them, it is the Gaussian's plus E[ln d tanh(u) / du], up to
-    a constant; without that term the bonus would keep increasing the standard deviations."""
+    """Entropy [B] of the policy's actions in nats. If tanh squashes them, it is the Gaussian's plus
+    E[ln d tanh(u) / du], up to a constant; without it the bonus would keep increasing the standard deviations."""
     if args.bound_action != "tanh":
         return pi.entropy()
     # One reparametrized sample per state is enough. It reuses the noise of the actions, so nothing is drawn here.
@@ -294,17 +288,14 @@ def shuffle(args: Args, rng: np.random.Generator, batch: dict[str, Tensor], epoc
 def fit(
     args: Args, network: nn.Module, adam: list, loss: Callable, batch: dict, indices: Tensor, lr: float, max_norm: float
 ) -> dict[str, Any]:
-    """Steps the network and its Adam, in place. For each minibatch's rows, it does what these lines of plain torch do:
+    """Steps the network and its Adam, in place, once for each row of `indices` [S, size]. In plain torch, a step is:
 
         loss(args, network(batch["obs"][rows]), {name: x[rows] for name, x in batch.items()}).backward()
         nn.utils.clip_grad_norm_(network.parameters(), max_norm)
         optimizer.step(); optimizer.zero_grad()  # torch.optim.Adam(network.parameters(), lr, eps=1e-5)
 
-    Compiling makes it 12 times faster, but then steps must not change tensors in place. Hence the flat vector and our
-    own Adam. To print in a loss, or to set a breakpoint there, run with --no-compile."""
-    # A float would be a constant of the compiled code, which would be compiled again for each value. So what else you
-    # schedule has to be a tensor, too: at the top of `update`, args = replace(args, clip_eps=torch.tensor(...)).
-    lr_tensor = torch.tensor(lr)
+    Compiled, it is much faster, but steps must not change tensors in place. Hence the flat vector and our own Adam."""
+    lr_tensor = torch.tensor(lr)  # Each new float would be compiled anew. Make what else you schedule a tensor, too.
 
     def loss_of(flat: Tensor, minibatch: dict[str, Tensor]) -> Tensor:
         parts = flat.split([p.numel() for p in network.parameters()])
@@ -316,7 +307,7 @@ def fit(
         gradient, minibatch_loss = grad_and_value(loss_of)(flat, {name: x[rows] for name, x in batch.items()})
         grad_norm = gradient.norm()
         gradient = gradient * (max_norm / (grad_norm + 1e-6)).clamp(max=1)  # (9)
-        t = t + 1  # Adam (Kingma & Ba 2015, Algorithm 1), with the eps of 1e-5 of the released code
+        t = t + 1  # Adam (Kingma & Ba 2015, Algorithm 1), with the released code's eps of 1e-5
         m = 0.9 * m + 0.1 * gradient
         v = 0.999 * v + 0.001 * gradient**2
         m_hat = m / (1 - torch.exp(t * math.log(0.9)))  # 1 - 0.9^t
@@ -324,7 +315,7 @@ def fit(
         return (flat - lr_tensor * m_hat / (v_hat.sqrt() + 1e-5), m, v, t), (minibatch_loss, grad_norm)
 
     carry = (nn.utils.parameters_to_vector(network.parameters()).detach(), *adam)
-    if args.compile:
+    if args.compile:  # To print in a loss, or to set a breakpoint there, run with --no-compile.
         carry, (losses, grad_norms) = compiled_scan(step, carry, indices)
     else:
         outputs = []
@@ -358,7 +349,7 @@ def measure_update(args: Args, policy: Policy, batch: dict[str, Tensor]) -> dict
 
 
 def numpy_forward(network: nn.Sequential) -> Callable[[np.ndarray], np.ndarray]:
-    """The network as a function of one observation, [in] -> [out], in numpy, in a tenth of torch's time."""
+    """The network as a function of one observation, [in] -> [out], in numpy, because torch is slow on a single one."""
     silu = lambda x: x * (1 + np.tanh(x / 2)) / 2  # x sigmoid(x), in a form that cannot overflow
     activation = {nn.Tanh: np.tanh, nn.ReLU: lambda x: np.maximum(x, 0), nn.SiLU: silu}[type(network[1])]
     *hidden, (out_weight, out_bias) = [(x.weight.detach().numpy(), x.bias.detach().numpy()) for x in network[::2]]
@@ -383,14 +374,12 @@ def make_env(args: Args) -> gym.Env:
         for name, x in dict(observations=obs_space, actions=space).items():
             if not isinstance(x, gym.spaces.Box) or len(x.shape) != 1 or x.shape[0] == 0:
                 raise ValueError(f"{name} must be a flat Box, not {x}")
-        low, high, bound = *np.array([space.low, space.high], np.float64), lambda action: action
-        if args.bound_action == "tanh":
-            if not np.abs([low, high]).max() < 1e30:  # Some spaces have a huge number for no limit.
-                raise ValueError("--bound-action tanh needs actions with finite bounds; --bound-action clip does not")
-            bound = lambda action: low + (high - low) * 0.5 * (np.tanh(action) + 1)
+        low, high = np.array([space.low, space.high], np.float64)
+        if args.bound_action == "tanh" and not np.abs([low, high]).max() < 1e30:  # A huge bound stands for none.
+            raise ValueError("--bound-action tanh needs actions with finite bounds; --bound-action clip does not")
+        squash = lambda x: low + (high - low) * 0.5 * (np.tanh(x) + 1) if args.bound_action == "tanh" else x
         if args.bound_action != "no":
-            into_space = lambda action: bound(action).clip(low, high).astype(space.dtype)
-            env = gym.wrappers.TransformAction(env, into_space, space)
+            env = gym.wrappers.TransformAction(env, lambda x: squash(x).clip(low, high).astype(space.dtype), space)
         # A trial shows here what would otherwise stop `rollout`. A new policy draws an action of 4 sooner or later.
         first_obs, _ = env.reset(seed=0)
         action = np.full(space.shape, 4, np.float32)
@@ -401,7 +390,7 @@ def make_env(args: Args) -> gym.Env:
         for obs in (first_obs, next_obs):
             if not isinstance(obs, np.ndarray) or obs.shape != obs_space.shape:
                 raise ValueError(f"an observation must be an array of shape {obs_space.shape}, not {obs}")
-        if np.ndim(reward) > 0:
+        if np.ndim(reward) > 0 or reward is None:
             raise ValueError(f"a reward must be a number, not {reward}")
     except Exception as error:  # A user's own environment can raise anything.
         if isinstance(error, gym.error.NameNotFound) and ":" not in args.env_id:
@@ -413,8 +402,7 @@ def make_env(args: Args) -> gym.Env:
 
 
 ALGO = Path(__file__).stem
-
-MAY_DIFFER = ("runs_dir", "run_name", "compile", "checkpoint_every")
+MAY_DIFFER = ("runs_dir", "run_name", "compile", "checkpoint_every")  # between two calls that are the same run
 
 
 class BadInput(Exception):
@@ -422,20 +410,19 @@ class BadInput(Exception):
 
 
 def check_arguments(args: Args) -> None:
-    """Refuses arguments with which nothing could be learned."""
+    """Refuses arguments that are out of range or do not fit together."""
     ranges = dict(seed=(0, 2**64 - 1), gamma=(0, 1), gae_lambda=(0, 1), entropy_coef=(-1e38, 1e38))
+    ranges |= dict(fisher_fraction=(1e-38, 1), backtrack_ratio=(1e-38, 1))
     for name, value in vars(args).items():
         low, high = ranges.get(name, (1e-38, 1e38))
         numbers = value if isinstance(value, tuple) else (value,)
         if not numbers or any(type(x) in (int, float) and not low <= x <= high for x in numbers):  # nan is in no range
-            text = f"lie between {low} and {high}" if name in ranges else "be greater than 0 and finite"
+            text = f"lie between {low} and {high}" if low <= 0 else f"be greater than 0 and at most {high}"
             raise BadInput(f"--{name.replace('_', '-')} {value} must {text}")
     size, parts = args.num_envs * args.num_steps, args.num_minibatches
-    if size > args.total_timesteps:
-        raise BadInput(f"num_envs * num_steps = {size} is more than total_timesteps = {args.total_timesteps}")
-    if size % parts or size < 2 * parts:
-        problem = "not a multiple of" if size % parts else "fewer than 2 steps for each of"
-        raise BadInput(f"num_envs * num_steps = {size} is {problem} num_minibatches = {parts}")
+    if size > args.total_timesteps or size % parts or size < 2 * parts:
+        text = f"at most total_timesteps = {args.total_timesteps} and a multiple of num_minibatches = {parts}"
+        raise BadInput(f"num_envs * num_steps = {size} must be {text}, with at least 2 steps for each of them")
 
 
 def run_folder(args: Args) -> Path:
@@ -455,8 +442,8 @@ def open_run(args: Args, state: State) -> Iterator[SimpleNamespace]:
     folder = run_folder(args)
     (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
     with FileLock(folder / ".lock", timeout=0, fallback_to_soft=False):  # A soft lock would survive a kill.
-        if saved := sorted(folder.glob("checkpoints/iter_*.pt")):
-            checkpoint = load_checkpoint(saved[-1])
+        if saved := {int(x.stem[5:]): x for x in folder.glob("checkpoints/iter_*.pt") if x.stem[5:].isdecimal()}:
+            checkpoint = load_checkpoint(saved[max(saved)])
             now = asdict(args) | dict(algo=ALGO)
             for name, was in (dict(algo=checkpoint["algo"]) | asdict(Args()) | checkpoint["args"]).items():
                 if now.get(name) != was and name not in MAY_DIFFER:
@@ -470,20 +457,17 @@ def open_run(args: Args, state: State) -> Iterator[SimpleNamespace]:
             sys.exit()
         progress = folder / "progress.csv"  # The rows after the checkpoint will be written again.
         progress.touch()
-        header, *rows = progress.read_bytes().splitlines(keepends=True) or [b""]
-        try:
-            rows = [row for row in rows if row.endswith(b"\n") and int(row.split(b",")[0]) < state.iteration]
-        except ValueError as error:
-            raise BadInput(f"another program changed {progress}; move it away to resume the run") from error
-        header = header if rows else b""
-        os.truncate(progress, sum(map(len, [header, *rows])))
+        later = lambda line: (number := line.split(b",")[0]).isdigit() and int(number) >= state.iteration
+        lines = [x for x in progress.read_bytes().splitlines(keepends=True) if x.endswith(b"\n") and not later(x)]
+        lines = lines if len(lines) > 1 else [b""]  # So will a header without rows.
+        os.truncate(progress, sum(map(len, lines)))
         print(f"{folder}: iteration {state.iteration}", flush=True)
         interval = 0.1 if sys.stderr.isatty() else 30  # seconds between updates of the bar
         bar = tqdm(total=state.planned_steps, initial=state.global_step, unit=" steps", mininterval=interval)
         with bar, SummaryWriter(folder, purge_step=state.global_step + 1) as writer, contextlib.ExitStack() as at_end:
             for worker in state.workers:  # Some environments save their videos only when they are closed.
                 at_end.callback(worker.env.close)
-            yield SimpleNamespace(folder=folder, header=header, tensorboard=writer, bar=bar, time=time.perf_counter())
+            yield SimpleNamespace(folder=folder, header=lines[0], tensorboard=writer, bar=bar, time=time.perf_counter())
 
 
 def write_config(args: Args, folder: Path) -> None:
@@ -496,7 +480,7 @@ def write_config(args: Args, folder: Path) -> None:
 
 
 def save_checkpoint(args: Args, folder: Path, state: State) -> None:
-    """Writes iter_000150.pt, the state in which iteration 150 begins. A process that is killed leaves no half of it."""
+    """Writes iter_000150.pt, the state in which iteration 150 begins. A killed process leaves no half-written file."""
     plain = lambda x: torch.tensor(np.array(x)) if np.ndim(x) else x  # torch.load(weights_only=True) refuses arrays
     saved = {name: part.state_dict() if hasattr(part, "state_dict") else part for name, part in vars(state).items()}
     saved["workers"] = [{k: plain(x) for k, x in vars(worker).items() if k != "env"} for worker in state.workers]
@@ -515,7 +499,8 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         return checkpoint
     except Exception as error:  # A damaged file raises almost anything.
         why = str(error).rpartition("WeightsUnpickler error: ")[2].partition(". ")[0] or type(error).__name__
-        raise BadInput(f"{path} is damaged, or State has what cannot be saved ({why}); delete a damaged one") from error
+        text = f"{path} is damaged, or State has what cannot be saved ({why})"
+        raise BadInput(f"{text}; delete a damaged checkpoint to resume from the one before it") from error
 
 
 def restore(state: State, checkpoint: dict[str, Any]) -> None:
@@ -524,7 +509,7 @@ def restore(state: State, checkpoint: dict[str, Any]) -> None:
     for name, part in vars(state).items():
         if hasattr(part, "load_state_dict"):
             part.load_state_dict(checkpoint[name])
-        elif name in checkpoint and name not in ("rng", "workers"):
+        elif name in checkpoint and name not in ("rng", "workers", "planned_steps"):  # The last follows from args.
             setattr(state, name, checkpoint[name])
 
 
@@ -534,12 +519,12 @@ def record(args: Args, run: SimpleNamespace, state: State, steps: dict, episodes
     watched = steps | {name: x for name, x in statistics.items() if name.endswith("_loss")}
     watched |= {name: nn.utils.parameters_to_vector(x.parameters()).detach().numpy() for name, x in networks.items()}
     for name, x in watched.items():
-        if len(bad := np.argwhere(~np.isfinite(np.atleast_1d(x)))):  # the first is what went wrong, and where
+        if len(bad := np.argwhere(~np.isfinite(np.atleast_1d(x)))):  # The first one says what went wrong, and where.
             raise FloatingPointError(f"iteration {state.iteration - 1}: {name}[{bad[0][0]}] is not finite; not saved")
-    num_steps, started, run.time = state.global_step - run.bar.n, run.time, time.perf_counter()
+    started, run.time = run.time, time.perf_counter()
     mean_return, mean_length = np.mean(episodes, axis=0).tolist() if episodes else ("", "")
     row = dict(iteration=state.iteration - 1, global_step=state.global_step)
-    row |= dict(sps=round(num_steps / (run.time - started), 1), episodes=len(episodes))
+    row |= dict(sps=round(len(steps["rewards"]) / (run.time - started), 1), episodes=len(episodes))
     row |= dict(episodic_return=mean_return, episodic_length=mean_length, **statistics)
     if run.header.strip() not in (b"", ",".join(row).encode()):
         raise BadInput(f"{run.folder / 'progress.csv'} has other columns than this run; move it away to resume the run")
@@ -553,7 +538,7 @@ def record(args: Args, run: SimpleNamespace, state: State, steps: dict, episodes
             run.tensorboard.add_scalar(f"{group}/{name}", x, state.global_step)
     if episodes:
         run.bar.set_postfix(episodic_return=f"{mean_return:.1f}", refresh=False)
-    run.bar.update(num_steps)
+    run.bar.update(len(steps["rewards"]))
     if state.global_step >= state.planned_steps or state.iteration % args.checkpoint_every == 0:
         run.tensorboard.flush()
         save_checkpoint(args, run.folder, state)

@@ -117,7 +117,7 @@ def open_runs(args: Any, with_step: bool = True) -> list[list[Checkpoint]]:
         script = args.script or (script if script.exists() else refuse(f"{script} is not there; name it with --script"))
         if digest(script.read_bytes()) != config["script"][:12]:
             note(f"{script} is not, or no longer, the script that made {run}")
-        checkpoints = [Checkpoint(script, run, int(x.stem[5:])) for x in sorted(run.glob("checkpoints/iter_[0-9]*.pt"))]
+        checkpoints = sorted(Checkpoint(script, run, int(x.stem[5:])) for x in run.glob("checkpoints/iter_[0-9]*.pt"))
         last = checkpoints[-1].path if checkpoints else refuse(f"{run}: no checkpoints")
         # A copy would count as another run. Agents of Stable-Baselines3 may lack the seed that tells them apart.
         key = run_key(run), digest(last.read_bytes()) if config["algo"] == "sb3" else config["script"]

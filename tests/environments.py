@@ -113,6 +113,7 @@ gym.register("Strict64-v0", Strict, max_episode_steps=5, kwargs=dict(action_spac
 ODD = dict(
     SixValues=lambda *values: (*values, {}),
     TwoRewards=lambda obs, reward, *rest: (obs, np.array([reward, 1.0]), *rest),
+    NoReward=lambda obs, reward, *rest: (obs, None, *rest),
     ListObs=lambda obs, *rest: (obs.tolist(), *rest),
     Numbers=lambda obs, steps, *_: (obs, steps, int(steps == 3), 0, {}),  # for True and False; ends after three steps
 )

@@ -21,6 +21,7 @@ ENVIRONMENTS = {  # Some of these texts are Python's and Gymnasium's.
     "environments:Short-v0": "must be an array of shape (2,), not [0.]",
     "environments:SixValues-v0": "too many values to unpack",
     "environments:TwoRewards-v0": "a reward must be a number, not [1. 1.]",
+    "environments:NoReward-v0": "a reward must be a number, not None",
     "environments:ListObs-v0": "must be an array of shape (1,), not [1.0]",
     "environments:Strict-v0": "; --bound-action clip or tanh keeps actions in their space",
     "environments:Failing-v0": "No such file or directory: 'model.xml' (environments.py, line ",
@@ -28,17 +29,19 @@ ENVIRONMENTS = {  # Some of these texts are Python's and Gymnasium's.
 SHORT = "--no-compile --total-timesteps 2048"  # so that what is not refused ends soon
 REFUSED = {f"{SHORT} --env-id {name}": text for name, text in ENVIRONMENTS.items()}
 REFUSED |= {
-    "--num-envs 1 --num-steps 1024 --total-timesteps 1023": "= 1024 is more than total_timesteps = 1023",
-    "--num-envs 1 --num-steps 2048 --num-minibatches 33": "= 2048 is not a multiple of num_minibatches = 33",
-    "--num-steps 16 --num-envs 2 --num-minibatches 32": "= 32 is fewer than 2 steps for each of num_minibatches = 32",
+    "--num-envs 1 --num-steps 1024 --total-timesteps 1023": "= 1024 must be at most total_timesteps = 1023",
+    "--num-envs 1 --num-steps 2048 --num-minibatches 33": "and a multiple of num_minibatches = 33",
+    "--num-steps 16 --num-envs 2 --num-minibatches 32": "num_minibatches = 32, with at least 2 steps for each",
     "--seed -1": "must lie between 0 and 18446744073709551615",
     "--value-hidden 64 0": "must be greater than 0",
     "--policy-hidden": "must be greater than 0",
     "--gamma 1.01": "must lie between 0 and 1",
     "--entropy-coef nan": "must lie between -1e+38 and 1e+38",
-    "--max-grad-norm inf": "greater than 0 and finite",
-    "--clip-eps 1e39": "greater than 0 and finite",
+    "--max-grad-norm inf": "greater than 0 and at most 1e+38",
+    "--clip-eps 1e39": "greater than 0 and at most 1e+38",
     "--cg-damping -0.1": "--cg-damping -0.1 must",
+    "--fisher-fraction 1.1": "greater than 0 and at most 1",
+    "--backtrack-ratio 2": "greater than 0 and at most 1",
     f"{SHORT} --runs-dir file/runs": "Not a directory: 'file/runs",
     f"{SHORT} --policy-hidden {'64 ' * 100}": "--run-name and --runs-dir choose another run folder",  # a long name
 }

@@ -7,7 +7,6 @@ import re
 import shlex
 import subprocess
 import sys
-import tomllib
 from datetime import datetime
 
 import numpy as np
@@ -17,20 +16,9 @@ import tyro
 from conftest import ALGOS, MICRO, ROOT, checkpoints, flags_of, load
 from torch import nn
 
-TOOLS = "matplotlib jinja2 scipy".split()  # not for the scripts
 README = (ROOT / "README.md").read_text()
 PAGES = ["README.md", "CONTRIBUTING.md", "figures/papers.md", *(f"algos/{x.name}" for x in ROOT.glob("algos/*.md"))]
 RECIPES = (ROOT / "algos" / "recipes.md").read_text()
-
-
-@pytest.mark.parametrize("algo", ALGOS)
-def test_script_metadata_has_the_pins_of_requirements(algo):
-    text = (ROOT / "algos" / f"{algo}.py").read_text()
-    metadata = re.match(r"# /// script\n((?:#.*\n)+?)# ///\n", text)[1]
-    metadata = tomllib.loads(re.sub(r"^# ?", "", metadata, flags=re.MULTILINE))
-    lines = (ROOT / "requirements.txt").read_text().splitlines()
-    pins = [line for line in lines if line and line[0] != "#" and line.split("==")[0] not in TOOLS]
-    assert metadata == {"requires-python": ">=3.11", "dependencies": pins}
 
 
 def test_the_citation_is_of_the_newest_version():

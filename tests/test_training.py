@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import lab
 import numpy as np
@@ -157,7 +158,7 @@ TOUCHED = {
     "zeros at the end": (lambda text: text + "\0" * 99, ""),
     "carriage returns": (lambda text: text.replace("\n", "\r\n"), ""),
     "moved away": (lambda text: "", ""),
-    "semicolons": (lambda text: text.replace(",", ";"), "another program changed"),
+    "semicolons": (lambda text: text.replace(",", ";"), "has other columns"),
     "a byte-order mark": (lambda text: "\ufeff" + text, "has other columns"),
 }
 
@@ -182,6 +183,22 @@ def test_progress_that_another_program_touched(kind, runs, capsys):
         script.main(flags)
     assert_same(contents(last), whole)
     assert progress(folder)[-1] == rows[-1]
+
+
+def test_the_newest_checkpoint_has_the_largest_number_and_speeds_need_no_bar(runs, monkeypatch):
+    script, flags = load("ppo"), flags_of("ppo", run_name="a")
+    monkeypatch.setattr(script, "time", SimpleNamespace(perf_counter=itertools.count().__next__))
+    monkeypatch.setattr(script, "tqdm", functools.partial(script.tqdm, disable=True))
+    script.main(flags)
+    _, *rows = (runs / "runs/a/progress.csv").read_text().split()
+    assert {row.split(",")[2] for row in rows} == {"256.0"}
+    saved = script.load_checkpoint(last := checkpoints(runs / "runs/a")[-1])
+    for number in (999_999, 1_000_000):
+        torch.save(saved | dict(iteration=number, global_step=0), last.with_name(f"iter_{number}.pt"))
+    last.rename(last.with_name("iter_best.pt"))
+    script, args, state = start("ppo", run_name="a")
+    with script.open_run(args, state):
+        assert state.iteration == 1_000_000
 
 
 def test_a_run_that_is_stopped_and_killed_continues_to_the_same_bits(runs):
