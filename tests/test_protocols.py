@@ -239,7 +239,7 @@ def test_whether_batches_add_up_with_small_minibatches(monkeypatch):
         rows = []
         for at in (150, 300):
             gain = (at - 225) + off[seed]
-            arm = lambda level: dict(returns=[level - 1, level + 1], iterations=[])
+            arm = lambda level: dict(returns=[level - 1, level + 1], iterations=[dict(mean_return=level)] * 12)
             rows.append(dict(iteration=at, before=[500.0], few=arm(700.0), recipe=arm(900.0 + gain)))
         return dict(algo="ppo", rows=dict(gains_add_up=rows))
 
@@ -251,6 +251,9 @@ def test_whether_batches_add_up_with_small_minibatches(monkeypatch):
     old, both = x.effect("many - few")["both"], x.of_the_minibatches()
     assert both.mean == pytest.approx(200 - old.mean)
     assert both.error == pytest.approx(np.hypot(of["both"].error, old.error))
+    assert x.second_not_corrected()["recipe − many"]["both"].mean == both.mean
+    lines = x.curves(protocols.rows_of(made_up("batches", number), "gains_add_up"), ("few", "recipe")).axes[0].lines
+    assert lines[3].get_ydata() == pytest.approx([900] * 12)  # each arm has three: a curve, an interval, a mean
 
 
 def test_guides_five_algorithms(monkeypatch):

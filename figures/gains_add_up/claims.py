@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 from claims import room
 from estimates import Estimate, Runs, measured, plain
+from matplotlib.figure import Figure
 from pictures import STYLES, new_figure
 from planned import Tests, by_run, with_both
-from protocols import rows_of, whole
+from protocols import missing, rows_of, whole
 
 MARGIN, ARMS, PLACES = 200, ("few", "short", "many"), ("Hopper", "Walker2d")
 MANY = 12  # updates from many pairs; the others take 24 times as many from as many pairs
@@ -76,6 +77,13 @@ def of_the_minibatches() -> Estimate:
     return Estimate([*new.samples, *old.samples], [*new.weights, *(-w for w in old.weights)])
 
 
+def second_not_corrected() -> Tests:
+    """Returns what the second protocol asks besides its primary test."""
+    of = with_minibatches_of_64()["recipe − few"]
+    found = {"recipe − few": {place: of[place] for place in PLACES}} | gained_by_new_runs()
+    return found | {"recipe − many": dict(both=of_the_minibatches())}
+
+
 def explained_variance(place: str, arm: str) -> float:
     """Returns the mean over runs of what a continuation's value network explains, averaged over its iterations."""
     number = lambda row: np.mean([x["explained_variance"] for x in row[arm]["iterations"]])
@@ -89,37 +97,36 @@ def explained() -> Iterable[list[str]]:
         yield [place, *(plain(explained_variance(place, x), 2) for x in ARMS)]
 
 
-def of_each_run(place: str, arm: str) -> np.ndarray:
+def of_each_run(rows: list[dict[str, Any]], place: str, arm: str) -> np.ndarray:
     """Returns the mean return of finished episodes in twelfths of a continuation [runs, 12], over checkpoints."""
     found = {}
-    for x in measured("gains_add_up/rows"):
-        if x["env_id"].partition("-")[0] == place:
-            found.setdefault(x["run_seed"], []).append([y["mean_return"] for y in x[arm]["iterations"]])
+    for x in [x for x in rows if x["env_id"].partition("-")[0] == place]:
+        found.setdefault(x["run_seed"], []).append([y["mean_return"] for y in x[arm]["iterations"]])
     return np.array([np.mean(x, axis=0) for x in found.values()])
 
 
-def curve(place: str, arm: str) -> np.ndarray:
-    """Returns the same [12] over runs."""
-    return of_each_run(place, arm).mean(0)
+SAYS = dict(few="288 updates from 2,048 pairs (few)", short="the same, 0.4 of each step (short)")
+SAYS |= dict(many="12 updates from 49,152 pairs (many)")
+SAYS |= dict(recipe="12 updates from 49,152 pairs, minibatches of 64 (recipe)")
+LOOKS = dict(few=("black", "-", "o"), short=(STYLES["TRPO"][0], "--", "s"))
+LOOKS |= dict(many=(STYLES["PPO-NoClip"][0], "-.", "v"), recipe=(STYLES["V-MPO"][0], ":", "D"))
 
 
-def curves():
+def curves(rows: list[dict[str, Any]], arms: tuple[str, ...]) -> Figure:
     """Draws the returns of each arm against its pairs, with 95 % intervals over runs, and beside them what is tested:
     the return of the last policy."""
     figure, [axes] = new_figure(1, 2, 3.4, sharey=True)
-    says = dict(few="288 updates from 2,048 pairs (few)", short="the same, 0.4 of each step (short)")
-    says |= dict(many="12 updates from 49,152 pairs (many)")
-    looks = zip(("black", STYLES["TRPO"][0], STYLES["PPO-NoClip"][0]), ("-", "--", "-."), "osv")
-    for (arm, label), (colour, line, marker) in zip(says.items(), looks):
+    for i, arm in enumerate(arms):
+        colour, line, marker = LOOKS[arm]
+        last = with_both(by_run(rows, lambda row, arm=arm: gain(row, arm)))
         for axis, place in zip(axes, PLACES):
-            at = (np.arange(MANY) + 0.5) * 49.152
-            ends = [Estimate([x]).interval() for x in of_each_run(place, arm).T]
-            axis.plot(at, curve(place, arm), line, color=colour, label=label)
+            at, of = (np.arange(MANY) + 0.5) * 49.152, of_each_run(rows, place, arm)
+            axis.plot(at, of.mean(0), line, color=colour, label=SAYS[arm])
+            ends = [Estimate([x]).interval() for x in of.T]
             axis.fill_between(at, *np.transpose(ends), color=colour, alpha=0.15, lw=0)
-            last = with_both(by_run(measured("gains_add_up/rows"), lambda row, arm=arm: gain(row, arm)))[place]
-            beside = 625 + 25 * ARMS.index(arm)
-            axis.plot([beside] * 2, last.interval(), color=colour, lw=2)
-            axis.plot(beside, last.mean, marker, color=colour, ms=6)
+            beside = 625 + 25 * i
+            axis.plot([beside] * 2, last[place].interval(), color=colour, lw=2)
+            axis.plot(beside, last[place].mean, marker, color=colour, ms=6)
     for axis, place in zip(axes, PLACES):
         axis.axvline(600, color="0.8", lw=0.8)
         axis.set(title=f"{place}-v5", ylim=(0, None), xlim=(0, 700))
@@ -131,4 +138,6 @@ def curves():
     return figure
 
 
-PICTURES = dict(continued=curves)
+PICTURES = dict(continued=lambda: curves(measured("gains_add_up/rows"), ARMS))
+if not missing("batches"):
+    PICTURES |= dict(recipe=lambda: curves(rows_of(whole("batches"), "gains_add_up"), ("few", "recipe")))
