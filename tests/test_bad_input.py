@@ -40,7 +40,6 @@ REFUSED |= {
     "--max-grad-norm inf": "greater than 0 and at most 1e+38",
     "--clip-eps 1e39": "greater than 0 and at most 1e+38",
     "--cg-damping -0.1": "--cg-damping -0.1 must",
-    "--fisher-fraction 1.1": "greater than 0 and at most 1",
     "--backtrack-ratio 2": "greater than 0 and at most 1",
     f"{SHORT} --runs-dir file/runs": "Not a directory: 'file/runs",
     f"{SHORT} --policy-hidden {'64 ' * 100}": "--run-name and --runs-dir choose another run folder",  # a long name

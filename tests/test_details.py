@@ -53,7 +53,6 @@ def test_the_column_of_stable_baselines3_is_what_is_installed():
 
 
 def test_the_three_returns_that_readme_gives_cannot_be_told_apart():
-    """A page has them, too, as test_results.py asks of each interval."""
     of = [details.measured("algorithms/micro")["finals"]]
     for path, label in (("algorithms/now", "ppo"), ("sb3/rewards", "sb3")):
         settings = details.measured(path)["settings"]
@@ -64,6 +63,13 @@ def test_the_three_returns_that_readme_gives_cannot_be_told_apart():
 
 def test_readmes_table_of_the_reference_has_the_means_of_its_runs():
     assert table(room("reference").means_table()) in (ROOT / "README.md").read_text()
+
+
+def test_readmes_hit_rate_is_that_of_the_reports_page():
+    pattern = re.compile(r"called (\d+) of (\d+) .*?\((\d+) %, 95 % interval (\d+) to (\d+) %", re.DOTALL)
+    found, of, share, *ends = pattern.search((ROOT / "README.md").read_text()).groups()
+    assert f"{found} of {of} [{ends[0]} %, {ends[1]} %]" in (ROOT / "figures/report/README.md").read_text()
+    assert round(100 * int(found) / int(of)) == int(share)
 
 
 def test_the_share_of_the_noise_scale_that_readme_says():

@@ -143,7 +143,7 @@ def test_the_reference_finds_what_was_put_in(monkeypatch):
     mean, low, high = x.curve("Hopper", "ppo.py")
     assert low[50] < mean[50] < high[50] and mean[0] == mean[1] and abs(mean[-1] - 2000) < 60
     [_, ppo, *_] = x.table_of_first_seeds()
-    assert ppo[1] == f"{finals['ppo.py'].mean():,.0f}<br>({', '.join(f'{y:,.0f}' for y in finals['ppo.py'])})"
+    assert ppo[1] == f"{finals['ppo.py'].mean():,.0f}<br>({'; '.join(f'{y:,.0f}' for y in finals['ppo.py'])})"
     assert [len(x.dots(early).axes[0].lines) for early in (False, True)] == [27, 18]  # by the means' intervals
     monkeypatch.setattr(x, "minutes_per_million", lambda place, agent: 3.0)
     for over, end in (("steps", 1), ("minutes", 3)):

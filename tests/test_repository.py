@@ -14,7 +14,6 @@ import pytest
 import torch
 import tyro
 from conftest import ALGOS, MICRO, ROOT, checkpoints, flags_of, load
-from torch import nn
 
 README = (ROOT / "README.md").read_text()
 PAGES = ["README.md", "CONTRIBUTING.md", "figures/papers.md", *(f"algos/{x.name}" for x in ROOT.glob("algos/*.md"))]
@@ -97,7 +96,7 @@ def test_the_recipes_policy_acts_as_the_checkpoint_does(runs):
     script.restore(state, checkpoint)
     state.obs_stats.push = lambda obs: None  # the statistics stay those of the checkpoint
     [lines] = [x for x in re.findall(r"```python\n(.*?)```", RECIPES, re.DOTALL) if "def act" in x]
-    names = dict(torch=torch, nn=nn, np=np)
+    names = {}
     exec(re.sub(r'"runs/.*?\.pt"', f'"{path}"', lines), names)
     for obs in np.random.default_rng(0).normal(0, 3, (5, 11)):
         seen = torch.from_numpy(script.normalize_obs(args, state.obs_stats, obs))

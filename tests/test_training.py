@@ -190,8 +190,8 @@ def test_the_newest_checkpoint_has_the_largest_number_and_speeds_need_no_bar(run
     monkeypatch.setattr(script, "time", SimpleNamespace(perf_counter=itertools.count().__next__))
     monkeypatch.setattr(script, "tqdm", functools.partial(script.tqdm, disable=True))
     script.main(flags)
-    _, *rows = (runs / "runs/a/progress.csv").read_text().split()
-    assert {row.split(",")[2] for row in rows} == {"256.0"}
+    rows = (runs / "runs/a/progress.csv").read_text().split()
+    assert {row.split(",")[2] for row in rows} == {"sps", "256.0"}
     saved = script.load_checkpoint(last := checkpoints(runs / "runs/a")[-1])
     for number in (999_999, 1_000_000):
         torch.save(saved | dict(iteration=number, global_step=0), last.with_name(f"iter_{number}.pt"))

@@ -22,7 +22,7 @@ NAMES = {
 NAMES |= {"a2c.py": "A2C", "reinforce.py": "REINFORCE", "vmpo.py": "V-MPO", "sb3_ppo": "PPO of SB3"}
 SCRIPTS, SB3 = [x for x in NAMES if x != "sb3_ppo"], "sb3_ppo"
 MARGINS = dict(Hopper=650, Walker2d=825, HalfCheetah=550)  # a quarter of what PPO reached before
-LOWEST = -1000  # a mean final return below this is written in a picture and not drawn, since it would flatten the rest
+LOWEST = -1000  # where the mean final return is below this, a picture has numbers, since dots would flatten the rest
 
 
 @functools.cache
@@ -97,9 +97,8 @@ def table_of_first_seeds() -> Iterable[list[str]]:
     for agent, name in NAMES.items():
         row = []
         for place in PLACES:
-            finals = numbers("final", early=True)[place].get(agent, [])
-            runs = ", ".join(plain(x) for x in finals)
-            row.append(f"{plain(np.mean(finals))}<br>({runs})" if runs else "")
+            known = agent in numbers("final", early=True)[place]
+            row.append(f"{early_mean('final', agent, place)}<br>({early_runs(agent, place)})" if known else "")
         if any(row):
             yield [f"`{agent}`" if agent in SCRIPTS else name, *row]
 
@@ -108,31 +107,33 @@ def means_table() -> Iterable[list[str]]:
     """Yields README's table, the mean final returns of the first seeds with the tasks down and the scripts across."""
     yield ["-v5", *(f"[{NAMES[agent]}](algos/{agent})" for agent in SCRIPTS)]
     for place in PLACES:
-        finals = numbers("final", early=True)[place]
-        yield [place, *(plain(np.mean(finals[agent])) for agent in SCRIPTS)]
+        yield [place, *(early_mean("final", agent, place) for agent in SCRIPTS)]
 
 
-def finals_of(agent: str, place: str) -> str:
-    return ", ".join(plain(x) for x in numbers("final", early=True)[place][agent])
+def rounded(x: float) -> str:
+    """Writes a return, and one of ten thousand or more in thousands."""
+    return plain(x, -3 if abs(x) >= 10_000 else 0)
 
 
-def early_mean(name: str, agent: str, place: str) -> float:
-    return numbers(name, early=True)[place][agent].mean()
+def early_mean(name: str, agent: str, place: str) -> str:
+    return rounded(numbers(name, early=True)[place][agent].mean())
 
 
-def falls(agent: str, place: str) -> int:
-    """Returns in how many of the runs that are shown early the final return is not above the first one."""
-    final, first = (numbers(x, early=True)[place][agent] for x in ("final", "first"))
-    return int((final <= first).sum())
+def early_runs(agent: str, place: str) -> str:
+    return "; ".join(map(rounded, numbers("final", early=True)[place][agent]))
 
 
-def risen() -> int:
-    return sum(3 - falls(agent, place) for place in PLACES for agent in SCRIPTS)
+def before(algo: str, place: str) -> float:
+    """Returns the mean final return of the three runs that were known."""
+    settings = measured("algorithms/eight")["settings"]
+    [finals] = [x["finals"] for x in settings if (x["label"], x["env_id"]) == (algo, f"{place}-v5")]
+    return float(np.mean(finals))
 
 
 def others_begin_between(low: float, high: float) -> bool:
     """Answers whether the six scripts that normalize observations begin between these mean returns on Humanoid."""
-    others = [early_mean("first", agent, "Humanoid") for agent in SCRIPTS if agent not in ("ppo_m.py", "trpo.py")]
+    first = numbers("first", early=True)["Humanoid"]
+    others = [first[agent].mean() for agent in SCRIPTS if agent not in ("ppo_m.py", "trpo.py")]
     return low < min(others) and max(others) < high
 
 
@@ -183,7 +184,7 @@ def dots(early: bool = False) -> Figure:
             x = Estimate([numbers("final", early)[place][agent]])
             colour, marker = STYLES[name]
             if x.mean < LOWEST:
-                text = f"← {plain(x.mean) if early else x}"
+                text = f"← {'; '.join(map(rounded, x.samples[0]))}"
                 axis.text(0.02, at, text, transform=axis.get_yaxis_transform(), va="center", color=colour, fontsize=8)
                 continue
             axis.plot(x.samples[0], [at + 0.25] * x.seeds, marker, color=colour, ms=3.5, alpha=0.5, mec="none")
@@ -194,8 +195,8 @@ def dots(early: bool = False) -> Figure:
     for axis in axes[:, 0]:
         axis.set_yticks(range(len(shown)), shown.values(), fontsize=8)
         axis.set_ylim(len(shown) - 0.4, -0.6)
-    what = "mean over seeds" if early else "mean over seeds with its 95 % interval"
-    figure.supxlabel(f"final return of each run (small), and {what}", fontsize=9)
+    what = "mean over three of five seeds" if early else "mean over seeds with its 95 % interval"
+    figure.supxlabel(f"final return of each run (small, or as a number), and {what}", fontsize=9)
     return figure
 
 
