@@ -13,6 +13,7 @@ from typing import Any
 
 import claims
 import estimates
+import first_page
 import jinja2
 import numpy as np
 import pictures
@@ -92,7 +93,8 @@ def wrapped(page: str) -> str:
 
 def known(name: str) -> dict[str, Any]:
     """Returns what a template's expressions may name. The overviews know the rooms."""
-    own = vars(room(name)) if name in ROOMS else {x: room(x) for x in ROOMS} | dict(all_claims=all_claims)
+    overview = {x: room(x) for x in ROOMS} | dict(all_claims=all_claims, first_page=first_page)
+    own = vars(room(name)) if name in ROOMS else overview
     ours = dict(so=so, table=table, np=np, abs=abs, all=all, len=len, list=list, max=max, min=min, round=round)
     ours |= dict(stopped=protocols.stopped, processors=protocols.processors)
     rules = vars(estimates) | vars(claims) | vars(planned)

@@ -139,6 +139,13 @@ def ppo_from_many() -> Cells:
     return cells
 
 
+def a_tenth() -> Cells:
+    cells = of_seeds("{} times shorter ({})", times_shorter, 300, above=5)
+    for place in TWO:
+        cells[place].unlike = "CL says it of Humanoid"
+    return cells
+
+
 def judge_all() -> dict[str, Cells]:
     """Judges each row of the page's tables, in their order."""
     return {
@@ -149,7 +156,7 @@ def judge_all() -> dict[str, Cells]:
         "CL: late, PPO's direction (2,000 pairs) lowers rewards": ppo_from_few(),
         "CL: PPO's (50,000 pairs) consistently lowers rewards": ppo_from_many(),
         "TPG: PPO-M's direction consistently lowers rewards": late_step("PPO-M", MANY, False, consistently=True),
-        "CL: steps are a tenth of a random direction": of_seeds("{} times shorter ({})", times_shorter, 300, above=5),
+        "CL: steps are a tenth of a random direction": a_tenth(),
     }
 
 
