@@ -202,8 +202,8 @@ def make_tests(cells: Iterable[Cell]) -> None:
 # Rooms and verdicts --------------------------------------------------------------------------------------------------
 
 REPLICATED, REFUTED, DEPENDS, OPEN, UNLIKE, FEW = (
-    "holds wherever the runs decide",
-    "refuted wherever the runs decide",
+    "holds in one task or more and fails in none",
+    "refuted in one task or more and holds in none",
     "depends on a definition or the environment",
     "undecided",
     "decided only where what was measured is not like the paper's",
@@ -333,4 +333,6 @@ def census() -> dict[str, int]:
     of = {x: sum(heading == y and not is_few for heading, is_few in found) for x, y in names.items()}
     so = [x.values() for heading, _, _, x in all_claims() if heading == REPLICATED]
     three = sum(all(y.seeds < 5 for y in x if y.holm and y.verdict == HOLDS and not y.unlike) for x in so)
+    cells = [y for of_room in all_rooms().values() for x in of_room.values() for y in x.values() if y.runs]
+    of |= dict(asked=len(cells), stand=sum(y.unit == "" for y in cells))  # of three or four runs
     return dict(all=len(found), few=few, tested=len(found) - few, three=three) | of
