@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import numpy as np
 from estimates import Runs, bootstrap, in_percent, measured, plain
-from planned import Tests, draw_finals, holm, judged, share_above, with_every_control
+from planned import Tests, controls, draw_finals, holm, judged, share_above, with_every_control
 
 PLACES = "Hopper", "Walker2d", "HalfCheetah"
 REACHED = dict(Hopper=2600, Walker2d=3300, HalfCheetah=2200)  # PPO's final rewards before this experiment
@@ -73,26 +73,29 @@ def stands(test: str, place: str) -> bool:
 def compared(name: str) -> Iterable[list[str]]:
     """Yields for each environment whether 50 value epochs end where PPO does, and which share of PPO's lead over one
     value epoch they close."""
-    yield ["", "with 50 value epochs", "share of PPO's lead that they close"]
+    yield ["", "with 50 value epochs", "share of PPO's lead that they close", "with every run of PPO, uncorrected"]
     beyond = f"{PPO} − {name}-50"
     for place in PLACES:
         x = tests(name)[beyond][place]
         comparable, lower = x.interval(0.9)[1] < REACHED[place] / 4, stands(beyond, place) and x.mean > 0
         verdict = {(True, False): "comparable to or better than PPO", (True, True): "a little lower than PPO"}
         verdict |= {(False, True): "below PPO", (False, False): "cannot tell"}
-        yield [place, verdict[comparable, bool(lower)], share_closed(name, place)]
+        yield [place, verdict[comparable, bool(lower)], *(share_closed(name, place, every=x) for x in (False, True))]
 
 
-def closed(name: str, place: str, runs: Runs = runs) -> dict:
-    """Returns the share of PPO − (K = 1) that K = 50 closes, with a BCa interval."""
+def closed(name: str, place: str, runs: Runs = runs, every: bool = False) -> dict:
+    """Returns the share of PPO − (K = 1) that K = 50 closes, with a BCa interval, from the room's runs of PPO or from
+    every run of these settings."""
     share = lambda more, one, ppo: (more.mean(-1) - one.mean(-1)) / (ppo.mean(-1) - one.mean(-1))
-    return bootstrap(share, *(np.array(runs.of(place)[x]) for x in (f"{name}-50", f"{name}-1", PPO)))
+    of = runs.of(place) | ({PPO: [*controls(place).values()]} if every else {})
+    return bootstrap(share, *(np.array(of[x]) for x in (f"{name}-50", f"{name}-1", PPO)))
 
 
-def share_closed(name: str, place: str, runs: Runs = runs) -> str:
+def share_closed(name: str, place: str, runs: Runs = runs, every: bool = False) -> str:
     """Writes this share, or where PPO is not known to lead, its lead."""
-    lead = runs(place, f"{PPO} - {name}-1")
-    return in_percent(closed(name, place, runs)) if lead.interval()[0] > 0 else f"PPO's lead is {lead}"
+    contrast = f"{PPO} - {name}-1"
+    lead = with_every_control(runs, place, contrast, PPO) if every else runs(place, contrast)
+    return in_percent(closed(name, place, runs, every)) if lead.interval()[0] > 0 else f"PPO's lead is {lead}"
 
 
 def same_rate() -> Tests:
