@@ -103,7 +103,7 @@ class State:
         generator = torch.Generator().manual_seed(args.seed)
         # The policy's small output gain makes its first actions almost pure noise, around 0.
         self.policy = Policy(mlp(args, (obs_size, *args.policy_hidden, action_size), 0.01, generator))
-        # Adam's m, v and step count t, for `fit`. 1 - 0.999^t needs float64; a t without dimensions promotes no other.
+        # Adam's m, v and step count t, for `fit`. 1 - 0.999^t needs float64, to which a scalar t promotes nothing else.
         size = sum(p.numel() for p in self.policy.parameters())
         self.policy_adam = [torch.zeros(size), torch.zeros(size), torch.zeros(()).double()]
         self.obs_stats, self.reward_stats = RunningStats(np.zeros(obs_size)), RunningStats(0.0)
@@ -240,7 +240,7 @@ def estimate_advantages(args: Args, state: State, steps: dict[str, np.ndarray]) 
         if not ends[t]:
             returns[t] += args.gamma * returns[t + 1]
     advantages = torch.tensor(returns)
-    if args.baseline == "mean":  # The mean is over all steps, and each step's own return is part of it, a small bias.
+    if args.baseline == "mean":  # The mean is over all steps, each step's own included, which is a small bias.
         advantages = advantages - advantages.mean()
     batch = dict(obs=obs, actions=actions, advantages=advantages)
     batch |= dict(old_means=old_pi.mean, old_stds=old_pi.stddev)
@@ -270,7 +270,7 @@ def policy_loss(args: Args, pi: Independent, batch: dict[str, Tensor]) -> Tensor
 
 def action_entropy(args: Args, pi: Independent, batch: dict[str, Tensor]) -> Tensor:
     """Entropy [B] of the policy's actions in nats. If tanh squashes them, it is the Gaussian's plus
-    E[ln d tanh(u) / du], up to a constant; without it the bonus would keep increasing the standard deviations."""
+    E[ln d tanh(u) / du] up to a constant; without that term the bonus would keep increasing the standard deviations."""
     if args.bound_action != "tanh":
         return pi.entropy()
     # One reparametrized sample per state is enough. It reuses the noise of the actions, so nothing is drawn here.
@@ -457,17 +457,20 @@ def open_run(args: Args, state: State) -> Iterator[SimpleNamespace]:
             sys.exit()
         progress = folder / "progress.csv"  # The rows after the checkpoint will be written again.
         progress.touch()
-        later = lambda line: (number := line.split(b",")[0]).isdigit() and int(number) >= state.iteration
-        lines = [x for x in progress.read_bytes().splitlines(keepends=True) if x.endswith(b"\n") and not later(x)]
-        lines = lines if len(lines) > 1 else [b""]  # So will a header without rows.
-        os.truncate(progress, sum(map(len, lines)))
+        header, *rows = progress.read_bytes().splitlines(keepends=True) or [b""]
+        try:
+            rows = [row for row in rows if row.endswith(b"\n") and int(row.split(b",")[0]) < state.iteration]
+        except ValueError as error:
+            raise BadInput(f"another program changed {progress}; move it away to resume the run") from error
+        header = header if rows else b""
+        os.truncate(progress, sum(map(len, [header, *rows])))
         print(f"{folder}: iteration {state.iteration}", flush=True)
         interval = 0.1 if sys.stderr.isatty() else 30  # seconds between updates of the bar
         bar = tqdm(total=state.planned_steps, initial=state.global_step, unit=" steps", mininterval=interval)
         with bar, SummaryWriter(folder, purge_step=state.global_step + 1) as writer, contextlib.ExitStack() as at_end:
             for worker in state.workers:  # Some environments save their videos only when they are closed.
                 at_end.callback(worker.env.close)
-            yield SimpleNamespace(folder=folder, header=lines[0], tensorboard=writer, bar=bar, time=time.perf_counter())
+            yield SimpleNamespace(folder=folder, header=header, tensorboard=writer, bar=bar, time=time.perf_counter())
 
 
 def write_config(args: Args, folder: Path) -> None:

@@ -97,7 +97,7 @@ class State:
         generator = torch.Generator().manual_seed(args.seed)
         self.policy = Policy(relu_mlp((obs_size, *args.policy_hidden, action_size), generator))
         self.value = relu_mlp((obs_size, *args.value_hidden, 1), generator).append(nn.Flatten(0))  # [B, 1] -> [B]
-        # Adam's m, v and step count t, for `fit`. 1 - 0.999^t needs float64; a t without dimensions promotes no other.
+        # Adam's m, v and step count t, for `fit`. 1 - 0.999^t needs float64, to which a scalar t promotes nothing else.
         size = sum(p.numel() for p in self.value.parameters())
         self.value_adam = [torch.zeros(size), torch.zeros(size), torch.zeros(()).double()]
         self.iteration, self.global_step = 0, 0  # iterations and environment steps done
@@ -298,7 +298,7 @@ def policy_loss(args: Args, pi: Independent, batch: dict[str, Tensor]) -> Tensor
 
 def action_entropy(args: Args, pi: Independent, batch: dict[str, Tensor]) -> Tensor:
     """Entropy [B] of the policy's actions in nats. If tanh squashes them, it is the Gaussian's plus
-    E[ln d tanh(u) / du], up to a constant; without it the bonus would keep increasing the standard deviations."""
+    E[ln d tanh(u) / du] up to a constant; without that term the bonus would keep increasing the standard deviations."""
     if args.bound_action != "tanh":
         return pi.entropy()
     # One reparametrized sample per state is enough. It reuses the noise of the actions, so nothing is drawn here.
@@ -380,7 +380,7 @@ def measure_update(args: Args, policy: Policy, batch: dict[str, Tensor]) -> dict
     return statistics | dict(
         max_ratio=ratios.max(),
         effective_sample_size=ratios.mean() ** 2 / (ratios**2).mean(),  # as a share of the batch (Kish 1965)
-        # It is that of V before its fit. It is optimistic, because the targets contain V's predictions.
+        # This is measured before V's fit, and it is optimistic, because the targets contain V's predictions.
         explained_variance=1 - (batch["value_targets"] - batch["old_values"]).var() / batch["value_targets"].var(),
     )
 
@@ -494,17 +494,20 @@ def open_run(args: Args, state: State) -> Iterator[SimpleNamespace]:
             sys.exit()
         progress = folder / "progress.csv"  # The rows after the checkpoint will be written again.
         progress.touch()
-        later = lambda line: (number := line.split(b",")[0]).isdigit() and int(number) >= state.iteration
-        lines = [x for x in progress.read_bytes().splitlines(keepends=True) if x.endswith(b"\n") and not later(x)]
-        lines = lines if len(lines) > 1 else [b""]  # So will a header without rows.
-        os.truncate(progress, sum(map(len, lines)))
+        header, *rows = progress.read_bytes().splitlines(keepends=True) or [b""]
+        try:
+            rows = [row for row in rows if row.endswith(b"\n") and int(row.split(b",")[0]) < state.iteration]
+        except ValueError as error:
+            raise BadInput(f"another program changed {progress}; move it away to resume the run") from error
+        header = header if rows else b""
+        os.truncate(progress, sum(map(len, [header, *rows])))
         print(f"{folder}: iteration {state.iteration}", flush=True)
         interval = 0.1 if sys.stderr.isatty() else 30  # seconds between updates of the bar
         bar = tqdm(total=state.planned_steps, initial=state.global_step, unit=" steps", mininterval=interval)
         with bar, SummaryWriter(folder, purge_step=state.global_step + 1) as writer, contextlib.ExitStack() as at_end:
             for worker in state.workers:  # Some environments save their videos only when they are closed.
                 at_end.callback(worker.env.close)
-            yield SimpleNamespace(folder=folder, header=lines[0], tensorboard=writer, bar=bar, time=time.perf_counter())
+            yield SimpleNamespace(folder=folder, header=header, tensorboard=writer, bar=bar, time=time.perf_counter())
 
 
 def write_config(args: Args, folder: Path) -> None:

@@ -160,7 +160,8 @@ def make_run(args: Args, experiment: Experiment, seed: int, env: str, agent: str
     run_name = f"{env_id}__{algo}__{digest}__seed{seed}".replace("/", "-").replace(":", "-")
     folder, log, reached = args.runs_dir / run_name, args.out / "logs" / f"{run_name}.log", 0
     with contextlib.suppress(ValueError, script.BadInput):  # no checkpoint yet, or a damaged one, as training will say
-        newest = max(folder.glob("checkpoints/iter_[0-9]*.pt"), key=lambda x: int(x.stem[5:]))
+        numbered = [x for x in folder.glob("checkpoints/iter_*.pt") if x.stem[5:].isdecimal()]
+        newest = max(numbered, key=lambda x: int(x.stem[5:]))
         saved = script.load_checkpoint(newest)
         reached, was = saved["global_step"], saved["args"]
         # The name says what is no default. A default may have changed since, which training itself would refuse, too.

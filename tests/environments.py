@@ -111,7 +111,6 @@ narrow = lambda dtype: gym.spaces.Box(-0.1, 0.7, (2,), dtype)
 gym.register("Strict-v0", Strict, max_episode_steps=5, kwargs=dict(action_space=narrow(np.float32)))
 gym.register("Strict64-v0", Strict, max_episode_steps=5, kwargs=dict(action_space=narrow(np.float64)))
 ODD = dict(
-    SixValues=lambda *values: (*values, {}),
     TwoRewards=lambda obs, reward, *rest: (obs, np.array([reward, 1.0]), *rest),
     NoReward=lambda obs, reward, *rest: (obs, None, *rest),
     ListObs=lambda obs, *rest: (obs.tolist(), *rest),

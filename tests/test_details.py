@@ -57,6 +57,9 @@ def test_the_three_returns_that_readme_gives_cannot_be_told_apart():
     for path, label in (("algorithms/now", "ppo"), ("sb3/rewards", "sb3")):
         settings = details.measured(path)["settings"]
         of += [x["finals"] for x in settings if (x["label"], x["env_id"]) == (label, "Hopper-v5")]
+    said = re.findall(r"\[(\S+\s\[\S+\s\S+\])\]\(figures\S+ \((\d+) seeds\)", (ROOT / "README.md").read_text())
+    expected = [(str(Estimate([x])), str(len(x))) for x in (of[1], of[0], of[2])]
+    assert [(" ".join(x.split()), seeds) for x, seeds in said] == expected
     intervals = [Estimate([a, b], (1, -1)).interval() for a, b in itertools.combinations(of, 2)]
     assert len(intervals) == 3 and all(low < 0 < high for low, high in intervals)
 

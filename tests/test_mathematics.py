@@ -107,6 +107,9 @@ def test_update_is_torchs_adam_on_losses_written_again(algo):
         batch = script.estimate_advantages(args, state, script.rollout(args, state)[0])
         before, rng, size = copied(state), copy.deepcopy(state.rng), len(batch["obs"]) // 4
         statistics = script.update(args, state, batch)
+        if "value" in losses:
+            explained = 1 - (batch["value_targets"] - batch["old_values"]).var() / batch["value_targets"].var()
+            assert statistics["explained_variance"] == pytest.approx(explained.item(), rel=1e-3)
         for name, network in networks.items():
             adams[name].param_groups[0]["lr"] = vars(args)[f"{name}_lr"] * (1 - before.global_step / 768)
             norms = []
