@@ -27,12 +27,16 @@ from typing import Any
 
 import numpy as np
 from estimates import FIGURES, PLACES, Estimate
+from protocols import missing
 from scipy import stats
 
 ROOMS = "reward", "clipping", "nine", "steps", "gradients", "critic", "landscapes", "algorithms", "sb3"
 PLANNED = "noise_or_length", "gains_add_up", "critic_or_clip", "bounds", "time_limits", "released", "jagged"
 PLANNED += "reference", "ten_seeds", "value_clip", "guide", "surfaces"
-ROOMS += tuple(x for x in PLANNED if (FIGURES / x / "page.md").exists())  # the others have a protocol, and no results
+# The pages of these were written before their last run, and lack what can be said only after a look.
+PARTS_OF = {"ten_seeds": ["ten-seeds"], "guide": ["algorithms", "algorithms-halfcheetah"]}
+PARTS_OF |= {"surfaces": ["surfaces", "surfaces-humanoid"]}
+ROOMS += tuple(x for x in PLANNED if not any(missing(part) for part in PARTS_OF.get(x, ())))
 HOLDS, NOT, UNCLEAR = "holds", "does not hold", "cannot tell"
 ENVIRONMENTS = *PLACES, "HalfCheetah"
 
