@@ -204,6 +204,18 @@ def minutes_per_million(place: str, agent: str) -> float:
     return measured("reference/speed")[agent][f"{place}-v5"]["minutes"]
 
 
+def times_as_long(place: str) -> float:
+    return minutes_per_million(place, SB3) / minutes_per_million(place, "ppo.py")
+
+
+def minutes_table() -> Iterable[list[str]]:
+    """Yields how many minutes of one core a million steps take."""
+    yield ["", *(f"{place}-v5" for place in PLACES)]
+    for agent, of in measured("reference/speed").items():
+        texts = (plain(of[f"{x}-v5"]["minutes"], 1) if f"{x}-v5" in of else "" for x in PLACES)
+        yield [f"`{agent}`" if agent in SCRIPTS else NAMES[agent], *texts]
+
+
 def curves(over: str = "steps") -> Figure:
     """Draws a panel for each task, with a line and a band for each agent, over steps or over minutes of one core."""
     figure, axes = new_figure(2, 3, 5.6)
