@@ -104,10 +104,18 @@ def table_of_first_seeds() -> Iterable[list[str]]:
 
 
 def means_table() -> Iterable[list[str]]:
-    """Yields README's table, the mean final returns of the first seeds with the tasks down and the scripts across."""
-    yield ["-v5", *(f"[{NAMES[agent]}](algos/{agent})" for agent in SCRIPTS)]
-    for place in PLACES:
-        yield [place, *(early_mean("final", agent, place) for agent in SCRIPTS)]
+    """Yields README's table: the mean final returns with half the width of their intervals, or those of the first seeds
+    with the tasks down and the scripts across."""
+    if missing("reference") or missing("sb3-ppo"):
+        yield ["-v5", *(f"[{NAMES[agent]}](algos/{agent})" for agent in SCRIPTS)]
+        for place in PLACES:
+            yield [place, *(early_mean("final", agent, place) for agent in SCRIPTS)]
+        return
+    yield ["-v5", *PLACES]
+    for agent, name in NAMES.items():
+        of = [final(place, agent) if agent in numbers("final")[place] else None for place in PLACES]
+        texts = (f"{rounded(x.mean)} ± {rounded(np.ptp(x.interval()) / 2)}" if x else "" for x in of)
+        yield [f"[{name}](algos/{agent})" if agent in SCRIPTS else name, *texts]
 
 
 def rounded(x: float) -> str:
