@@ -105,6 +105,7 @@ def test_update_is_torchs_adam_on_losses_written_again(algo):
     adams = {name: torch.optim.Adam(network.parameters(), eps=1e-5) for name, network in networks.items()}
     for _ in range(2):
         batch = script.estimate_advantages(args, state, script.rollout(args, state)[0])
+        batch["advantages"] = 2 * batch["advantages"]  # They are no longer the targets minus V.
         before, rng, size = copied(state), copy.deepcopy(state.rng), len(batch["obs"]) // 4
         statistics = script.update(args, state, batch)
         if "value" in losses:

@@ -96,8 +96,7 @@ def test_the_recipes_policy_acts_as_the_checkpoint_does(runs):
     script.restore(state, checkpoint)
     state.obs_stats.push = lambda obs: None  # the statistics stay those of the checkpoint
     [lines] = [x for x in re.findall(r"```python\n(.*?)```", RECIPES, re.DOTALL) if "def act" in x]
-    names = {}
-    exec(re.sub(r'"runs/.*?\.pt"', f'"{path}"', lines), names)
+    exec(re.sub(r'"runs/.*?\.pt"', f'"{path}"', lines), names := {})
     for obs in np.random.default_rng(0).normal(0, 3, (5, 11)):
         seen = torch.from_numpy(script.normalize_obs(args, state.obs_stats, obs))
         np.testing.assert_allclose(names["act"](obs), state.policy.mean(seen).detach(), rtol=1e-4, atol=1e-6)

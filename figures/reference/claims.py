@@ -67,6 +67,13 @@ def learns(agent: str, place: str) -> str:
     return ("learns" if x.mean > 0 else "fails") if stands else "is not known to learn"
 
 
+def asked(agent: str, place: str) -> float:
+    """Returns the |t| that Holm's correction asks of a primary test, which falls from the first to the last."""
+    ps = sorted(x.p() for of in learning().values() for x in of.values())
+    x = learning()[agent][place]
+    return float(stats.t.isf(0.025 / (len(ps) - ps.index(x.p())), x.freedom))
+
+
 def as_good_as_sb3(place: str) -> str:
     [[name, of]] = from_sb3().items()
     if within(of[place], MARGINS[place]):
@@ -79,14 +86,16 @@ def as_good_as_sb3(place: str) -> str:
 
 def finals_table() -> Iterable[list[str]]:
     """Yields the mean final returns. Bold ones differ from PPO's after Holm; a cross marks what fails, and a question
-    mark what is not known to learn."""
+    mark what is not known to learn, with the |t| that is asked there."""
     yield ["", *(f"{place}-v5" for place in PLACES)]
     apart, marks = holm(from_ppo()), {"learns": "", "fails": " ✗", "is not known to learn": " ?"}
     for agent in SCRIPTS:
         row = []
         for place in PLACES:
             bold = "**" * bool(agent != "ppo.py" and apart[agent][place])
-            row.append(f"{bold}{final(place, agent)}{bold}{marks[learns(agent, place)]}")
+            mark = marks[learns(agent, place)]
+            mark += f" {plain(asked(agent, place), 1)}" * (mark == " ?")
+            row.append(f"{bold}{final(place, agent)}{bold}{mark}")
         yield [f"`{agent}`", *row]
     yield [NAMES[SB3], *(str(final(place, SB3)) if place in MARGINS else "" for place in PLACES)]
 
@@ -160,6 +169,7 @@ def sb3_table() -> Iterable[list[str]]:
     [[name, of]] = from_sb3().items()
     yield [name, *(str(of[place]) for place in MARGINS)]
     yield ["margin", *(f"±{plain(x)}" for x in MARGINS.values())]
+    yield ["differs after Holm", *("yes" if holm(from_sb3())[name][x] else "no" for x in MARGINS)]
     yield ["`ppo.py` is", *(as_good_as_sb3(place) for place in MARGINS)]
 
 
